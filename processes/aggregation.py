@@ -1,0 +1,86 @@
+"""How the clients' updates become one: the plain mean, or the private one."""
+
+import tensorflow as tf
+
+from processes import trees
+from processes.method import Tree
+
+
+class MeanUpdate:
+  """The mean of the clients' updates under a privacy plan.
+
+  - client-level privacy: the plan's TF-Privacy query clips each update and noises the
+    sum, which is divided by the *expected* number of clients q N: a number that does
+    not depend on who took part;
+  - otherwise: the mean with equal weights or weighted by the number of examples. At
+    example level the updates are noised already, and the numbers of examples are
+    public under the plan's adjacency.
+
+  The part at the client (`report`) gives a tree to be summed over the clients; the part
+  at the server (`mean`) takes that sum.
+  """
+
+  def __init__(self, spec):
+    self._plan = spec.plan
+    self.private = spec.plan.unit == 'client'
+    self._weighting = spec.options.get('weighting', 'uniform')
+    if self._weighting not in ('uniform', 'examples'):
+      raise ValueError(f'--weighting={self._weighting} must be uniform or examples.')
+    if self.private and self._weighting != 'uniform':
+      raise ValueError(
+        f'--weighting={self._weighting} cannot be used with --privacy=client: weights by '
+        'counts would leak the counts; use --weighting=uniform.'
+      )
+    self.hyperparameters = dict(spec.plan.hyperparameters) if self.private else {}
+    self.released_metrics = frozenset(
+      {'clipping_norm', 'unclipped_fraction'} if self._adaptive else ()
+    )
+
+  @property
+  def _adaptive(self) -> bool:
+    return self.private and self._plan.adaptive
+
+  def _query(self, server):
+    return self._plan.make_query(server['hyperparameters'], server['seed'])
+
+  def init(self, server) -> Tree:
+    """Further entries of the server state: the query's global state."""
+    return Tree(query=self._query(server).initial_global_state()) if self.private else Tree()
+
+  def report(self, update, server, data) -> Tree:
+    """What a client sends, to be summed."""
+    if self.private:
+      query = self._query(server)
+      params = query.derive_sample_params(server['query'])
+      return Tree(update=query.preprocess_record(params, trees.finite_or_zero(update)))
+    weight = tf.constant(1.0)
+    if self._weighting == 'examples':
+      weight = tf.cast(data['num_examples'], tf.float32)
+    return Tree(update=trees.scale(update, weight), weight=weight)
+
+  def mean(self, total, server):
+    """From the sum of the reports: (mean update, changed server entries, metrics)."""
+    if not self.private:
+      weight = total['weight']
+      # Nobody took part: no update.
+      factor = tf.where(weight > 0.0, 1.0 / tf.maximum(weight, 1e-30), 0.0)
+      return trees.scale(total['update'], factor), Tree(), Tree()
+    query = self._query(server)
+    noised, state, _ = query.get_noised_result(total['update'], server['query'])
+    metrics = Tree(clipping_norm=query.clipping_norm(server['query']))
+    if self._adaptive:
+      metrics['unclipped_fraction'] = query.unclipped_fraction(server['query'], state)
+    return trees.scale(noised, 1.0 / self._plan.denominator), Tree(query=state), metrics
+
+
+def loss_metrics(total) -> Tree:
+  """Mean training loss and number of participants: for a simulation's eyes only."""
+  return Tree(
+    train_loss=total['loss_sum'] / tf.maximum(total['loss_count'], 1.0),
+    participants=total['participants'],
+  )
+
+
+def loss_report(statistics) -> Tree:
+  """What a client adds to its report for `loss_metrics`."""
+  return Tree(**statistics, participants=tf.constant(1.0))

@@ -1,0 +1,62 @@
+"""Federated averaging, and its private forms.
+
+McMahan et al., "Communication-efficient learning of deep networks from decentralized
+data", AISTATS 2017, algorithm 1. In round t, with w the server's model:
+
+  each client k of the cohort:  w_k <- epochs of SGD from w on its data
+                                send  Delta_k = w_k - w
+  server:                       w <- w + eta_s * mean_k Delta_k
+
+- `--privacy=none`: the mean has equal weights, or weights by examples.
+- `--privacy=client` is DP-FedAvg (McMahan et al. 2018; with adaptive clipping Andrew et
+  al. 2021, as in the FeO2 paper, section 2.1): each Delta_k is clipped to norm S and
+
+    w <- w + eta_s * [ sum_k clip(Delta_k, S) + N(0, z^2 S^2 I) ] / (q N)
+
+  where q N is the expected cohort. S is fixed, or follows a quantile of the norms. The
+  released sequence of models is protected for every client; see `privacy`.
+- `--privacy=example`: every silo runs DP-SGD (cross-silo paper, section 4): what it sends
+  is private already, and the mean is post-processing.
+"""
+
+from processes import trees
+from processes.aggregation import MeanUpdate, loss_metrics, loss_report
+from processes.local_training import LocalTrainer
+from processes.method import BuildSpec, FederatedMethod, Tree, assemble
+
+
+def build(spec: BuildSpec) -> FederatedMethod:
+  """Builds FedAvg or one of its private forms.
+
+  Server state: the model and, with client-level privacy, the query's state. Client
+  state: none, or the silo's privacy parameters with example-level privacy.
+  """
+  train = LocalTrainer(spec)
+  mean_update = MeanUpdate(spec)
+
+  def client_update(server, client, data):
+    params, statistics = train(server['model'], server, client, data)
+    update = trees.subtract(params, server['model'])
+    report = Tree(**mean_update.report(update, server, data), **loss_report(statistics))
+    return report, client
+
+  def server_update(server, total):
+    update, changed, metrics = mean_update.mean(total, server)
+    rate = server['hyperparameters']['server_learning_rate']
+    new_server = Tree(server, model=trees.add_scaled(server['model'], update, rate), **changed)
+    return new_server, Tree(**loss_metrics(total), **metrics)
+
+  return assemble(
+    spec,
+    client_update=client_update,
+    server_update=server_update,
+    init_server=mean_update.init,
+    hyperparameters={
+      'client_learning_rate': 0.1,
+      'server_learning_rate': 1.0,
+      **({'clipping_norm': 1.0} if spec.plan.unit == 'example' else {}),
+      **mean_update.hyperparameters,
+    },
+    models={'global': lambda server, client: server['model']},
+    released_metrics=mean_update.released_metrics,
+  )

@@ -1,0 +1,330 @@
+"""What a client does with its own data: SGD, or DP-SGD with Poisson batches."""
+
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from processes import trees
+from runtime import random_streams
+from runtime.random_streams import Stream
+from tff_models import model as model_lib
+
+# Largest (rows of a silo) x (parameters) for which a Poisson batch is the whole
+# silo with a mask: below it the wasted arithmetic costs less than a gather.
+_MASK_WHOLE_SILO_LIMIT = 2**18
+
+
+def sgd(
+  model: model_lib.Model,
+  params,
+  data,
+  *,
+  key: tf.Tensor,
+  batch_size: int,
+  epochs: int,
+  learning_rate,
+  regularizer_gradient: Callable | None = None,
+):
+  """Epochs of minibatch SGD over a client's examples, reshuffled every epoch.
+
+  The last batch of an epoch may be smaller; its gradient is the mean over the
+  examples that it has, as with `tf.data`'s `batch(drop_remainder=False)`.
+
+  Args:
+    model: the model.
+    params: where to start.
+    data: OrderedDict with `x` [N, ...], `y` [N, ...] and `num_examples` (int32);
+      rows beyond `num_examples` are ignored.
+    key: the random key of this client and round.
+    batch_size: examples in a batch.
+    epochs: passes over the data.
+    learning_rate: float32 scalar.
+    regularizer_gradient: params -> gradient of a regulariser, added to every step.
+
+  Returns:
+    (params, statistics): `loss_sum` over the examples seen, each at the parameters
+    of its step, and `loss_count`, how many those were.
+  """
+  capacity = data['x'].shape[0]
+  batch_size = min(batch_size, capacity)
+  positions = tf.range(capacity)
+  steps = (data['num_examples'] + batch_size - 1) // batch_size
+
+  def one_epoch(epoch, params, statistics):
+    # Padding sorts behind every real row, whatever the random numbers are.
+    order_key = random_streams.uniform(random_streams.fold_in(key, epoch), [capacity])
+    order = tf.argsort(tf.where(positions < data['num_examples'], order_key, 2.0))
+
+    def one_step(step, params, statistics):
+      position = step * batch_size + tf.range(batch_size)
+      rows = tf.gather(order, tf.minimum(position, capacity - 1))
+      weights = tf.cast(position < data['num_examples'], tf.float32)
+      gradient, loss_sum = mean_gradient(
+        model, params, tf.gather(data['x'], rows), tf.gather(data['y'], rows), weights
+      )
+      if regularizer_gradient is not None:
+        gradient = trees.add(gradient, regularizer_gradient(params))
+      params = trees.add_scaled(params, gradient, -learning_rate)
+      return step + 1, params, _count(statistics, loss_sum, tf.reduce_sum(weights))
+
+    _, params, statistics = tf.while_loop(
+      lambda step, *_: step < steps, one_step, (tf.constant(0), params, statistics)
+    )
+    return epoch + 1, params, statistics
+
+  loop = (tf.constant(0), params, _no_statistics())
+  if epochs == 1:
+    loop = one_epoch(*loop)
+  else:
+    loop = tf.while_loop(lambda epoch, *_: epoch < epochs, one_epoch, loop)
+  return loop[1], loop[2]
+
+
+def dp_sgd(
+  model: model_lib.Model,
+  params,
+  data,
+  *,
+  batch_key: tf.Tensor,
+  noise_key: tf.Tensor,
+  steps,
+  sampling_rate,
+  noise_multiplier,
+  clipping_norm,
+  batch_divisor,
+  expected_batch_size: int,
+  learning_rate,
+  regularizer_gradient: Callable | None = None,
+  regularizer_inside_clip: bool = False,
+):
+  """Steps of DP-SGD on Poisson-sampled batches (Abadi et al. 2016, algorithm 1).
+
+  Each step: every example is in the batch independently with the sampling rate; its
+  gradient over all parameters is clipped to `clipping_norm`; Gaussian noise of
+  standard deviation noise_multiplier * clipping_norm is added to the sum; the sum is
+  divided by the fixed `batch_divisor`. An empty batch adds noise all the same.
+
+  Formal guarantee: adding, removing or zeroing one example changes a step's sum by at
+  most `clipping_norm` in L2, also if its gradient is not finite (it then counts as
+  zero). Batches are never cut short: one that is larger than the gather's capacity is
+  worked off in several chunks.
+
+  Args:
+    model: the model.
+    params: where to start.
+    data: OrderedDict with `x`, `y`, `num_examples`, as for `sgd`.
+    batch_key: random key for the batches of this client and round.
+    noise_key: random key for the noise of this client and round.
+    steps: int32, steps to take.
+    sampling_rate: float32, probability of each example in each batch.
+    noise_multiplier: float32, noise's standard deviation over the clipping norm.
+    clipping_norm: float32, L2 bound of an example's gradient.
+    batch_divisor: float32, fixed and public divisor of the noised sum.
+    expected_batch_size: largest expected batch over the clients; sizes the gather.
+    learning_rate: float32 scalar.
+    regularizer_gradient: params -> gradient of a regulariser that needs no data.
+    regularizer_inside_clip: add it to each example's gradient before clipping (as the
+      cross-silo paper's experiments do) instead of to the noised mean.
+
+  Returns:
+    (params, statistics) as `sgd`. The statistics are not private.
+  """
+  capacity = data['x'].shape[0]
+  chunk = _chunk_size(capacity, expected_batch_size, trees.num_elements(params))
+  in_silo = tf.range(capacity) < data['num_examples']
+  inside = regularizer_gradient if regularizer_inside_clip else None
+  noise_stddev = tf.where(noise_multiplier > 0.0, noise_multiplier * clipping_norm, 0.0)
+
+  def one_step(step, params, statistics):
+    coins = random_streams.uniform(random_streams.fold_in(batch_key, step), [capacity])
+    chosen = (coins < sampling_rate) & in_silo
+
+    def gradient_of(x, y, mask):
+      return clipped_gradient_sum(
+        model, params, x, y, mask, clipping_norm=clipping_norm, regularizer_gradient=inside
+      )
+
+    if chunk == capacity:
+      total, loss_sum = gradient_of(data['x'], data['y'], chosen)
+    else:
+      count = tf.reduce_sum(tf.cast(chosen, tf.int32))
+      order = tf.argsort(tf.cast(~chosen, tf.int32), stable=True)
+
+      def one_chunk(start, total, loss_sum):
+        position = start + tf.range(chunk)
+        rows = tf.gather(order, tf.minimum(position, capacity - 1))
+        part, part_loss = gradient_of(
+          tf.gather(data['x'], rows), tf.gather(data['y'], rows), position < count
+        )
+        return start + chunk, trees.add(total, part), loss_sum + part_loss
+
+      _, total, loss_sum = tf.while_loop(
+        lambda start, *_: start < count,
+        one_chunk,
+        (tf.constant(0), trees.zeros_like(params), tf.constant(0.0)),
+      )
+
+    noise = trees.normal_like(random_streams.fold_in(noise_key, step), params)
+    gradient = trees.scale(trees.add_scaled(total, noise, noise_stddev), 1.0 / batch_divisor)
+    if regularizer_gradient is not None and not regularizer_inside_clip:
+      gradient = trees.add(gradient, regularizer_gradient(params))
+    params = trees.add_scaled(params, gradient, -learning_rate)
+    return (
+      step + 1,
+      params,
+      _count(statistics, loss_sum, tf.reduce_sum(tf.cast(chosen, tf.float32))),
+    )
+
+  _, params, statistics = tf.while_loop(
+    lambda step, *_: step < steps, one_step, (tf.constant(0), params, _no_statistics())
+  )
+  return params, statistics
+
+
+def mean_gradient(model, params, x, y, weights):
+  """Gradient of the weighted mean loss of a batch, and the weighted sum of its losses."""
+  flat = tf.nest.flatten(params)
+  with tf.GradientTape() as tape:
+    tape.watch(flat)
+    losses = model.loss(model.predict(params, x), y)
+    loss_sum = tf.reduce_sum(tf.where(weights > 0.0, weights * losses, 0.0))
+    mean_loss = loss_sum / tf.maximum(tf.reduce_sum(weights), 1.0)
+  gradient = tape.gradient(mean_loss, flat, unconnected_gradients='zero')
+  return tf.nest.pack_sequence_as(params, gradient), loss_sum
+
+
+def clipped_gradient_sum(model, params, x, y, mask, *, clipping_norm, regularizer_gradient=None):
+  """Sum over the chosen examples of their clipped gradients, and of their losses.
+
+  Args:
+    model: the model.
+    params: parameters.
+    x: [B, ...].
+    y: [B, ...].
+    mask: bool [B], which examples count.
+    clipping_norm: float32, L2 bound over all parameters together.
+    regularizer_gradient: params -> gradient, added to each example's before clipping.
+
+  Returns:
+    (gradients like params, float32 loss). One example more or less moves the first by
+    at most `clipping_norm` in L2.
+  """
+  flat = tf.nest.flatten(params)
+  extra = None if regularizer_gradient is None else regularizer_gradient(params)
+
+  def one_example(example):
+    x_i, y_i = example
+    with tf.GradientTape() as tape:
+      tape.watch(flat)
+      loss = model.loss(model.predict(params, x_i[tf.newaxis]), y_i[tf.newaxis])[0]
+    gradient = tape.gradient(loss, flat, unconnected_gradients='zero')
+    gradient = tf.nest.pack_sequence_as(params, gradient)
+    return gradient if extra is None else trees.add(gradient, extra), loss
+
+  gradients, losses = tf.vectorized_map(one_example, (x, y), fallback_to_while_loop=False)
+  squares = [
+    tf.reduce_sum(tf.square(g), axis=list(range(1, g.shape.rank)))
+    for g in tf.nest.flatten(gradients)
+  ]
+  norms = tf.sqrt(tf.add_n(squares))
+  usable = mask & tf.math.is_finite(norms)
+  factors = tf.minimum(1.0, clipping_norm / tf.maximum(norms, 1e-30))
+
+  def clipped_sum(gradient):
+    shape = [-1] + [1] * (gradient.shape.rank - 1)
+    # where, not a product: a masked row may hold NaN.
+    kept = tf.where(tf.reshape(usable, shape), gradient * tf.reshape(factors, shape), 0.0)
+    return tf.reduce_sum(kept, axis=0)
+
+  loss_sum = tf.reduce_sum(tf.where(mask, losses, 0.0))
+  return tf.nest.map_structure(clipped_sum, gradients), loss_sum
+
+
+def _chunk_size(capacity: int, expected_batch_size: int, num_parameters: int) -> int:
+  """Rows per gradient evaluation; four deviations above the mean rarely need two."""
+  chunk = math.ceil(expected_batch_size + 4.0 * math.sqrt(expected_batch_size))
+  if capacity * num_parameters <= _MASK_WHOLE_SILO_LIMIT or chunk >= capacity:
+    return capacity
+  return chunk
+
+
+def _no_statistics():
+  return model_lib.Params(loss_sum=tf.constant(0.0), loss_count=tf.constant(0.0))
+
+
+def _count(statistics, loss_sum, count):
+  return model_lib.Params(
+    loss_sum=statistics['loss_sum'] + loss_sum, loss_count=statistics['loss_count'] + count
+  )
+
+
+class LocalTrainer:
+  """A client's local work under a privacy plan: DP-SGD at example level, else SGD.
+
+  Methods call it without knowing which of the two runs, so that a method is
+  written once for both.
+  """
+
+  def __init__(self, spec):
+    self._spec = spec
+    self._private = spec.plan.unit == 'example'
+
+  def __call__(
+    self,
+    params,
+    server,
+    client,
+    data,
+    *,
+    regularizer_gradient: Callable | None = None,
+    learning_rate=None,
+    batch_stream: Stream = Stream.BATCH,
+    noise_stream: Stream = Stream.DP_NOISE,
+  ):
+    """Trains from `params`; returns (params, statistics).
+
+    Args:
+      params: where to start.
+      server: the server state (round, seed, hyper-parameters).
+      client: the client state; holds the silo's privacy parameters at example level.
+      data: the client's data.
+      regularizer_gradient: see `sgd` and `dp_sgd`.
+      learning_rate: float32 scalar; the hyper-parameter `client_learning_rate` if None.
+      batch_stream: stream of the batches, another one for a second model's passes.
+      noise_stream: stream of the noise, likewise.
+    """
+    spec = self._spec
+    hyper = server['hyperparameters']
+    if learning_rate is None:
+      learning_rate = hyper['client_learning_rate']
+    where = (server['round'], data['client_id'])
+    batch_key = random_streams.key(server['seed'], batch_stream, *where)
+    if not self._private:
+      return sgd(
+        spec.model,
+        params,
+        data,
+        key=batch_key,
+        batch_size=spec.batch_size,
+        epochs=spec.local_epochs,
+        learning_rate=learning_rate,
+        regularizer_gradient=regularizer_gradient,
+      )
+    silo = client['attributes']
+    return dp_sgd(
+      spec.model,
+      params,
+      data,
+      batch_key=batch_key,
+      noise_key=random_streams.key(server['seed'], noise_stream, *where),
+      steps=silo['steps_per_round'],
+      sampling_rate=silo['sampling_rate'],
+      noise_multiplier=silo['noise_multiplier'],
+      clipping_norm=hyper['clipping_norm'],
+      batch_divisor=silo['batch_size'],
+      expected_batch_size=spec.batch_size,
+      learning_rate=learning_rate,
+      regularizer_gradient=regularizer_gradient,
+      regularizer_inside_clip=spec.options.get('regularizer_inside_clip', False),
+    )

@@ -1,0 +1,339 @@
+"""The form of a method: two functions, assembled into a TFF iterative process.
+
+Every method of this project has one communication pattern. The server broadcasts
+its state; each client turns it, its own state and its data into a new client state
+and a *report*; the reports are summed, and only the sum reaches the server. So a
+method's file holds what is its own: what a client does, and what the server makes of
+the sum. As all aggregation is a sum, it can be run by secure summation, and its
+sensitivity is read off one line.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from runtime import random_streams
+from tff_models import model as model_lib
+
+Tree = collections.OrderedDict
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExamplesSpec:
+  """Shapes and dtypes of one client's padded examples.
+
+  Attributes:
+    x_shape: (N, ...), N rows with padding.
+    x_dtype: stored dtype of x, for example uint8.
+    y_shape: (N, ...).
+    y_dtype: dtype of y.
+  """
+
+  x_shape: tuple[int, ...]
+  x_dtype: Any
+  y_shape: tuple[int, ...]
+  y_dtype: Any
+
+  @property
+  def tff_type(self) -> tff.StructType:
+    """The type of one client's data: x, y, num_examples, client_id."""
+    return tff.to_type(
+      Tree(
+        x=tff.TensorType(self.x_dtype, self.x_shape),
+        y=tff.TensorType(self.y_dtype, self.y_shape),
+        num_examples=np.int32,
+        client_id=np.int32,
+      )
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BuildSpec:
+  """All that a method's `build` is given.
+
+  Attributes:
+    model: the model.
+    examples: shapes of a client's training data.
+    plan: the privacy plan (`privacy.NoPrivacy`, `ClientLevelPrivacy` or
+      `ExampleLevelPrivacy`).
+    batch_size: examples in a batch; with example-level privacy the expected number.
+    local_epochs: passes over a client's data in a round.
+    hyperparameters: continuous hyper-parameters by name; a method takes those that
+      it knows from here and has a default for the others.
+    options: discrete choices by name, such as `weighting`.
+  """
+
+  model: model_lib.Model
+  examples: ExamplesSpec
+  plan: Any
+  batch_size: int
+  local_epochs: int = 1
+  hyperparameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+# What each client holds besides its model: name -> (dtype, default or None if required).
+Attributes = Mapping[str, tuple[Any, Any]]
+
+EXAMPLE_LEVEL_ATTRIBUTES: Attributes = {
+  'noise_multiplier': (np.float32, None),
+  'sampling_rate': (np.float32, None),
+  'batch_size': (np.float32, None),
+  'steps_per_round': (np.int32, None),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FederatedMethod:
+  """A method, ready to run on any TFF runtime.
+
+  Attributes:
+    process: the TFF iterative process. `initialize() -> server_state@SERVER`;
+      `next(server_state@SERVER, client_state@CLIENTS, data@CLIENTS) ->
+      (server_state@SERVER, client_state@CLIENTS, metrics@SERVER)`.
+    evaluations: the models that can be evaluated: 'global', 'personal'.
+    released_metrics: the metrics of `next` that are differentially private releases.
+      All others may be looked at in a simulation only.
+    hyperparameters: names and default values of the continuous hyper-parameters.
+    attributes: names, dtypes and defaults of the scalars that a client state holds.
+  """
+
+  process: tff.templates.IterativeProcess
+  evaluations: tuple[str, ...]
+  released_metrics: frozenset[str]
+  hyperparameters: Mapping[str, float]
+  attributes: Attributes
+  _init_server: Callable[[Any, Mapping[str, Any]], Tree]
+  _init_client: Callable[[Tree], Tree]
+  _models: Mapping[str, Callable[[Tree, Tree], model_lib.Params]]
+  _model: model_lib.Model
+
+  def initial_server_state(
+    self, seed: int, hyperparameters: Mapping[str, float] | None = None
+  ) -> Tree:
+    """The server state before the first round, as a tree of NumPy arrays.
+
+    Args:
+      seed: the run's seed; the initial model depends on it.
+      hyperparameters: values by name, in place of the defaults.
+
+    Raises:
+      ValueError: a hyper-parameter that the method does not have.
+    """
+    unknown = sorted(set(hyperparameters or {}) - set(self.hyperparameters))
+    if unknown:
+      raise ValueError(
+        f'The method has no hyper-parameter {", ".join(unknown)}; '
+        f'it has {", ".join(self.hyperparameters)}.'
+      )
+    values = {**self.hyperparameters, **(hyperparameters or {})}
+    state = self._init_server(
+      tf.constant(seed, tf.int32),
+      Tree((name, tf.constant(value, tf.float32)) for name, value in values.items()),
+    )
+    return tf.nest.map_structure(lambda t: t.numpy(), state)
+
+  def initial_client_states(
+    self,
+    server_state: Tree,
+    num_clients: int,
+    attributes: Mapping[str, np.ndarray] | None = None,
+  ) -> Tree:
+    """All clients' states before the first round.
+
+    Args:
+      server_state: the initial server state (personal models start from its model).
+      num_clients: K.
+      attributes: arrays [K] by name, for every attribute without a default.
+
+    Returns:
+      A tree of NumPy arrays [K, ...]; empty for a method without client state. Leaves
+      that are equal for all clients are read-only views of one copy.
+
+    Raises:
+      ValueError: an attribute that is missing, unknown, or not of length K.
+    """
+    attributes = dict(attributes or {})
+    unknown = sorted(set(attributes) - set(self.attributes))
+    if unknown:
+      raise ValueError(
+        f'Clients have no attribute {", ".join(unknown)}; '
+        f'they have {", ".join(self.attributes) or "none"}.'
+      )
+    state = tf.nest.map_structure(
+      lambda t: np.broadcast_to(t, (num_clients, *np.shape(t))), self._init_client(server_state)
+    )
+    columns = Tree()
+    for name, (dtype, default) in self.attributes.items():
+      values = attributes.get(name, default)
+      if values is None:
+        raise ValueError(f'Clients need the attribute {name}, an array of length {num_clients}.')
+      values = np.asarray(values, dtype)
+      if values.ndim == 0:
+        values = np.broadcast_to(values, (num_clients,))
+      if values.shape != (num_clients,):
+        raise ValueError(f'Attribute {name} has shape {values.shape}, not ({num_clients},).')
+      columns[name] = values
+    if columns:
+      state['attributes'] = columns
+    return state
+
+  def build_evaluation(self, which: str, examples: ExamplesSpec) -> tff.Computation:
+    """A computation that evaluates a model on each client's examples.
+
+    Args:
+      which: 'global' or 'personal', one of `evaluations`.
+      examples: shapes of the examples to evaluate on.
+
+    Returns:
+      `(server_state@SERVER, client_state@CLIENTS, data@CLIENTS) -> sums@CLIENTS`, an
+      OrderedDict of float32 sums over the client's examples: `loss`, each of the
+      model's metrics, and `num_examples`. The client state's type is the empty
+      structure for 'global'.
+    """
+    if which not in self.evaluations:
+      raise ValueError(f'No {which} model; the method has {", ".join(self.evaluations)}.')
+    server_type, client_type, _ = self.process.next.type_signature.parameter
+    server_type = server_type.member
+    client_type = client_type.member if which == 'personal' else tff.to_type(Tree())
+    model, select = self._model, self._models[which]
+
+    @tff.tensorflow.computation(server_type, client_type, examples.tff_type)
+    def evaluate_client(server, client, data):
+      params = select(server, client)
+      outputs = model.predict(params, data['x'])
+      weights = tf.cast(tf.range(data['x'].shape[0]) < data['num_examples'], tf.float32)
+      values = Tree(loss=model.loss(outputs, data['y']))
+      values.update(model.metrics(outputs, data['y']))
+      sums = Tree(
+        (name, tf.reduce_sum(tf.where(weights > 0.0, value, 0.0))) for name, value in values.items()
+      )
+      sums['num_examples'] = tf.reduce_sum(weights)
+      return sums
+
+    @tff.federated_computation(
+      tff.FederatedType(server_type, tff.SERVER),
+      tff.FederatedType(client_type, tff.CLIENTS),
+      tff.FederatedType(examples.tff_type, tff.CLIENTS),
+    )
+    def evaluate(server_state, client_state, data):
+      server_at_clients = tff.federated_broadcast(server_state)
+      return tff.federated_map(evaluate_client, (server_at_clients, client_state, data))
+
+    return evaluate
+
+
+def assemble(
+  spec: BuildSpec,
+  *,
+  client_update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]],
+  server_update: Callable[[Tree, Tree], tuple[Tree, Tree]],
+  hyperparameters: Mapping[str, float],
+  models: Mapping[str, Callable[[Tree, Tree], model_lib.Params]],
+  init_server: Callable[[Tree], Mapping[str, Any]] | None = None,
+  init_client: Callable[[Tree], Mapping[str, Any]] | None = None,
+  attributes: Attributes | None = None,
+  released_metrics: frozenset[str] = frozenset(),
+) -> FederatedMethod:
+  """Makes a method of what its clients and its server do.
+
+  Args:
+    spec: as given to the method's `build`.
+    client_update: (server state, client state, data) -> (report, client state).
+    server_update: (server state, sum of the reports) -> (server state, metrics). The
+      round counter is advanced here, not by the method.
+    hyperparameters: the method's continuous hyper-parameters with their defaults;
+      values in `spec.hyperparameters` take their place.
+    models: 'global' and 'personal': (server state, client state) -> parameters.
+    init_server: base server state (model, round, seed, hyperparameters) -> further
+      entries of the server state.
+    init_client: server state -> a client's initial state.
+    attributes: further scalars that each client's state holds, besides the silo's
+      privacy parameters at example level.
+    released_metrics: names of metrics that are DP releases.
+  """
+  hyperparameters = {
+    name: float(spec.hyperparameters.get(name, default))
+    for name, default in hyperparameters.items()
+  }
+  attributes = dict(attributes or {})
+  if spec.plan.unit == 'example':
+    attributes = {**EXAMPLE_LEVEL_ATTRIBUTES, **attributes}
+
+  def full_init_server(seed, values):
+    state = Tree(
+      model=spec.model.init(random_streams.key(seed, random_streams.Stream.INIT)),
+      round=tf.constant(0, tf.int32),
+      seed=seed,
+      hyperparameters=values,
+    )
+    if init_server is not None:
+      state.update(init_server(state))
+    return state
+
+  def full_init_client(server):
+    return Tree() if init_client is None else Tree(init_client(server))
+
+  @tff.tensorflow.computation
+  def default_server_state():
+    values = Tree((name, tf.constant(v, tf.float32)) for name, v in hyperparameters.items())
+    return full_init_server(tf.constant(0, tf.int32), values)
+
+  server_type = default_server_state.type_signature.result
+
+  @tff.tensorflow.computation(server_type)
+  def default_client_state(server):
+    state = full_init_client(server)
+    if attributes:
+      state['attributes'] = Tree(
+        (name, tf.zeros([], dtype)) for name, (dtype, _) in attributes.items()
+      )
+    return state
+
+  client_type = default_client_state.type_signature.result
+  data_type = spec.examples.tff_type
+
+  @tff.tensorflow.computation(server_type, client_type, data_type)
+  def at_client(server, client, data):
+    return client_update(server, client, data)
+
+  report_type = at_client.type_signature.result[0]
+
+  @tff.tensorflow.computation(server_type, report_type)
+  def at_server(server, total):
+    new_server, metrics = server_update(server, total)
+    new_server['round'] = server['round'] + 1
+    return new_server, metrics
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_value(default_server_state(), tff.SERVER)
+
+  @tff.federated_computation(
+    tff.FederatedType(server_type, tff.SERVER),
+    tff.FederatedType(client_type, tff.CLIENTS),
+    tff.FederatedType(data_type, tff.CLIENTS),
+  )
+  def next_round(server_state, client_state, data):
+    server_at_clients = tff.federated_broadcast(server_state)
+    report, client_state = tff.federated_map(at_client, (server_at_clients, client_state, data))
+    total = tff.federated_sum(report)
+    server_state, metrics = tff.federated_map(at_server, (server_state, total))
+    return server_state, client_state, metrics
+
+  return FederatedMethod(
+    process=tff.templates.IterativeProcess(initialize, next_round),
+    evaluations=tuple(models),
+    released_metrics=released_metrics,
+    hyperparameters=hyperparameters,
+    attributes=attributes,
+    _init_server=full_init_server,
+    _init_client=full_init_client,
+    _models=models,
+    _model=spec.model,
+  )
