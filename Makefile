@@ -1,0 +1,55 @@
+# The two commands: `make experiment` and `make test`. Each does the set-up that it needs.
+
+SHELL := /bin/bash
+UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+PYTHON := .venv/bin/python
+ARGS ?=
+
+.PHONY: experiment test test-fast lint types lock-check setup benchmark self-check help
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+experiment: .venv/.ready  ## Train a private personalised federation on real data (ARGS='--flag=value ...')
+	$(PYTHON) run_experiment.py --flagfile=recipes/quickstart.flags $(ARGS)
+
+test: .venv/.ready  ## Run every test (ARGS='-m "not slow"' skips the slow ones)
+	$(PYTHON) -m pytest $(ARGS)
+
+test-fast: .venv/.ready  ## Run the tests that take less than ten seconds each
+	$(PYTHON) -m pytest -m 'not slow' $(ARGS)
+
+benchmark: .venv/.ready  ## Measure the compiled runtime beside TFF's own
+	$(PYTHON) -m benchmarks.run $(ARGS)
+
+self-check: .venv/.ready  ## Say which device is used, and compare it with TFF's own runtime
+	$(PYTHON) -m runtime.self_check $(ARGS)
+
+lint: .venv/.ready  ## Check style
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: .venv/.ready  ## Check types
+	.venv/bin/mypy
+
+lock-check: .venv/.ready  ## Check that uv.lock and requirements.txt are in step with pyproject.toml
+	$(UV) lock --check
+	$(UV) export --frozen --no-dev --extra data --no-emit-project --no-header --quiet | diff -u requirements.txt -
+
+requirements.txt: pyproject.toml uv.lock
+	$(UV) export --frozen --no-dev --extra data --no-emit-project --no-header --quiet > $@
+
+setup: .venv/.ready  ## Make the environment
+
+# Fast when nothing changed: the stamp is newer than the lock.
+.venv/.ready: pyproject.toml uv.lock
+	@command -v $(UV) >/dev/null 2>&1 || $(MAKE) --no-print-directory .uv/bin/uv
+	$(UV) sync --frozen --extra data --quiet
+	@touch $@
+
+# A machine without uv gets one of its own in .uv; pip and venv are all that it needs.
+.uv/bin/uv:
+	@echo 'Installing uv into .uv ...'
+	@python3 -m venv .uv 2>/dev/null && .uv/bin/python -m pip install --quiet uv \
+	  || { rm -rf .uv; python3 -m pip install --quiet --target=.uv uv; } \
+	  || { echo 'error: uv could not be installed; install it by hand (pip install uv) and try again.' >&2; exit 1; }
