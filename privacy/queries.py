@@ -1,0 +1,250 @@
+"""Clipping and noise: TF-Privacy's queries with reproducible noise.
+
+TF-Privacy draws its noise with stateful ops, so that a run cannot be repeated
+or resumed. Here the noise comes from `runtime.random_streams`, keyed by a seed
+and a counter which live in the query's global state beside every continuous
+parameter (clip, noise multiplier, quantile, learning rate). One compiled
+program therefore serves every setting of a sweep.
+
+The states are nested `OrderedDict`s of float32 and int32 scalars, so they can be
+part of a TFF server state as they are.
+"""
+
+import collections
+from typing import Any
+
+import dp_accounting
+import tensorflow as tf
+import tensorflow_privacy as tfp
+from tensorflow_privacy.privacy.dp_query import normalized_query
+
+from runtime import random_streams
+
+
+class StreamGaussianSumQuery(tfp.GaussianSumQuery):
+  """`GaussianSumQuery` with noise from a named stream.
+
+  Formal guarantee: with clip C and noise multiplier z, adding or removing one
+  record moves the sum by at most C in L2 norm, and every coordinate gets
+  independent noise of standard deviation z C: a Gaussian mechanism with noise
+  multiplier z. Each call of `get_noised_result` uses the next counter.
+
+  A record whose norm is not finite counts as zero: it must neither poison the
+  sum nor exceed the sensitivity. With an infinite clip records pass unchanged,
+  and with a zero noise multiplier the sum does.
+  """
+
+  _GlobalState = collections.namedtuple(
+    '_GlobalState', ['l2_norm_clip', 'noise_multiplier', 'seed', 'counter']
+  )
+
+  def __init__(self, l2_norm_clip, noise_multiplier, seed, stream: random_streams.Stream):
+    """Args are scalars (float32, float32, int32) or Python numbers."""
+    super().__init__(l2_norm_clip, None)
+    self._noise_multiplier = noise_multiplier
+    self._seed = seed
+    self._stream = stream
+
+  def initial_global_state(self):
+    return self._GlobalState(
+      tf.cast(self._l2_norm_clip, tf.float32),
+      tf.cast(self._noise_multiplier, tf.float32),
+      tf.cast(self._seed, tf.int32),
+      tf.constant(0, tf.int32),
+    )
+
+  def preprocess_record_impl(self, params, record):
+    clip = params
+    leaves = tf.nest.flatten(record)
+    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(x, tf.float32))) for x in leaves]))
+    passes = tf.logical_or(norm <= clip, tf.math.is_inf(clip))
+    finite = tf.math.is_finite(norm)
+    scale = tf.where(passes, 1.0, clip / tf.maximum(norm, 1e-38))
+
+    def clipped(x):
+      shrunk = tf.where(finite, x * tf.cast(scale, x.dtype), tf.zeros_like(x))
+      return tf.where(passes, x, shrunk)
+
+    return tf.nest.map_structure(clipped, record), norm
+
+  def get_noised_result(self, sample_state, global_state):
+    stddev = noise_stddev(global_state.noise_multiplier, global_state.l2_norm_clip)
+    key = random_streams.key(global_state.seed, self._stream, global_state.counter)
+    leaves = tf.nest.flatten(sample_state)
+    noised = [
+      x + tf.cast(stddev * random_streams.normal(random_streams.fold_in(key, i), x.shape), x.dtype)
+      for i, x in enumerate(leaves)
+    ]
+    new_state = global_state._replace(counter=global_state.counter + 1)
+    event = dp_accounting.UnsupportedDpEvent()  # the plan makes the event, from Python floats
+    return tf.nest.pack_sequence_as(sample_state, noised), new_state, event
+
+
+class StreamQuantileEstimatorQuery(tfp.QuantileEstimatorQuery):
+  """`QuantileEstimatorQuery` whose count has noise from `Stream.QUANTILE_NOISE`."""
+
+  def __init__(
+    self,
+    initial_estimate,
+    target_quantile,
+    learning_rate,
+    below_estimate_stddev,
+    expected_num_records,
+    seed,
+  ):
+    """As the base class; all but `expected_num_records` may be tensors."""
+    # Not super().__init__: it compares the parameters with Python numbers, and
+    # here they may be tensors. The plan has checked their values.
+    self._initial_estimate = initial_estimate
+    self._target_quantile = target_quantile
+    self._learning_rate = learning_rate
+    self._geometric_update = True
+    # Counts are shifted by 1/2, so that their sensitivity is 1/2 (Andrew et al.).
+    self._below_estimate_query = normalized_query.NormalizedQuery(
+      StreamGaussianSumQuery(
+        0.5,
+        tf.cast(below_estimate_stddev, tf.float32) / 0.5,
+        seed,
+        random_streams.Stream.QUANTILE_NOISE,
+      ),
+      denominator=expected_num_records,
+    )
+
+
+class StreamQuantileAdaptiveClipSumQuery(tfp.QuantileAdaptiveClipSumQuery):
+  """`QuantileAdaptiveClipSumQuery` with reproducible noise.
+
+  Andrew et al. 2021 (https://arxiv.org/abs/1905.03871), algorithm 1 with the
+  geometric update: C <- C exp(-rate (b - quantile)), b the noised fraction of
+  records whose norm is at most C: the clip falls when too many are *un*clipped.
+
+  Formal guarantee: the update's sum with noise multiplier z_delta and the count
+  with standard deviation sigma_b together are one Gaussian mechanism with noise
+  multiplier z, where z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2) (theorem 1).
+  """
+
+  def __init__(
+    self,
+    initial_l2_norm_clip,
+    noise_multiplier,
+    target_unclipped_quantile,
+    learning_rate,
+    clipped_count_stddev,
+    expected_num_records,
+    seed,
+  ):
+    """As the base class, but `noise_multiplier` is the total z, of both queries."""
+    self._noise_multiplier = update_noise_multiplier(noise_multiplier, clipped_count_stddev)
+    self._sum_query = StreamGaussianSumQuery(
+      initial_l2_norm_clip, self._noise_multiplier, seed, random_streams.Stream.DP_NOISE
+    )
+    self._quantile_estimator_query = StreamQuantileEstimatorQuery(
+      initial_l2_norm_clip,
+      target_unclipped_quantile,
+      learning_rate,
+      clipped_count_stddev,
+      expected_num_records,
+      seed,
+    )
+
+  def get_noised_result(self, sample_state, global_state):
+    noised, sum_state, event = self._sum_query.get_noised_result(
+      sample_state.sum_state, global_state.sum_state
+    )
+    clip, quantile_state, _ = self._quantile_estimator_query.get_noised_result(
+      sample_state.quantile_estimator_state, global_state.quantile_estimator_state
+    )
+    new_state = global_state._replace(
+      sum_state=sum_state._replace(l2_norm_clip=clip), quantile_estimator_state=quantile_state
+    )
+    return noised, new_state, event
+
+
+class TreeQuery(tfp.SumAggregationDPQuery):
+  """A query whose states are nested `OrderedDict`s instead of named tuples.
+
+  Everything that leaves this query (global state, sample parameters, the
+  preprocessed record) is made of `OrderedDict`s with the named tuples' fields
+  as keys. Use in a TFF process, with `plan.make_query`:
+
+      query = plan.make_query()                      # a TreeQuery
+      # server state: query.initial_global_state()
+      # server:  params = query.derive_sample_params(state)      -> broadcast
+      # clients: record = query.preprocess_record(params, update)
+      # sum:     total = tff.federated_sum(record)
+      # server:  noised, state, _ = query.get_noised_result(total, state)
+      # server:  mean = noised / plan.denominator
+  """
+
+  def __init__(self, query: tfp.SumAggregationDPQuery):
+    self._query = query
+
+  def initial_global_state(self):
+    return _to_tree(self._query.initial_global_state())
+
+  def derive_sample_params(self, global_state):
+    return _to_tree(self._query.derive_sample_params(self._state(global_state)))
+
+  def initial_sample_state(self, template=None):
+    return _to_tree(self._query.initial_sample_state(template))
+
+  def preprocess_record(self, params, record):
+    template = self._query.derive_sample_params(self._query.initial_global_state())
+    return _to_tree(self._query.preprocess_record(_from_tree(template, params), record))
+
+  def get_noised_result(self, sample_state, global_state):
+    """Returns (noised sum, new global state, an event that no accountant accepts)."""
+    if isinstance(self._query, StreamQuantileAdaptiveClipSumQuery):
+      sample_state = self._query._SampleState(**sample_state)
+    noised, new_state, event = self._query.get_noised_result(
+      sample_state, self._state(global_state)
+    )
+    return noised, _to_tree(new_state), event
+
+  def derive_metrics(self, global_state):
+    """OrderedDict(clip): the clip of the next round. A differentially private release."""
+    state = self._state(global_state)
+    sum_state = getattr(state, 'sum_state', state)
+    return collections.OrderedDict(clip=sum_state.l2_norm_clip)
+
+  def _state(self, tree):
+    return _from_tree(self._query.initial_global_state(), tree)
+
+
+def noise_stddev(noise_multiplier, clipping_norm) -> tf.Tensor:
+  """z C as float32, zero for z = 0 also when the clip is infinite."""
+  noise_multiplier = tf.cast(noise_multiplier, tf.float32)
+  product = noise_multiplier * tf.cast(clipping_norm, tf.float32)
+  return tf.where(noise_multiplier == 0.0, 0.0, product)
+
+
+def update_noise_multiplier(noise_multiplier, clipped_count_stddev) -> tf.Tensor:
+  """z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2) as a float32 tensor; 0 for z = 0.
+
+  NaN where the count alone has less noise than z allows (2 sigma_b <= z): never
+  a smaller noise than asked for. Plans refuse that with a message.
+  """
+  z = tf.cast(noise_multiplier, tf.float32)
+  # z / sqrt(1 - (z / (2 sigma_b))^2): the same, and finite for z = 0.
+  ratio = z / (2.0 * tf.cast(clipped_count_stddev, tf.float32))
+  result = z * tf.math.rsqrt(1.0 - tf.square(ratio))
+  return tf.where(z == 0.0, 0.0, result)
+
+
+def _is_named_tuple(value: Any) -> bool:
+  return isinstance(value, tuple) and hasattr(value, '_fields')
+
+
+def _to_tree(value):
+  if _is_named_tuple(value):
+    return collections.OrderedDict(
+      (name, _to_tree(part)) for name, part in zip(value._fields, value, strict=True)
+    )
+  return value
+
+
+def _from_tree(template, tree):
+  if _is_named_tuple(template):
+    parts = zip(template._fields, template, strict=True)
+    return type(template)(**{name: _from_tree(part, tree[name]) for name, part in parts})
+  return tree

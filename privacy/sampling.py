@@ -1,0 +1,206 @@
+"""How the cohort of a round is drawn, and what that sampling costs.
+
+A sampler draws the cohorts *and* makes the privacy event of a round, so what is
+accounted for is what was done. Cohorts are keyed by (seed, round): a resumed
+run draws the same ones.
+"""
+
+import dataclasses
+import math
+from typing import Protocol, runtime_checkable
+
+import dp_accounting
+import numpy as np
+
+from runtime import random_streams
+
+Relation = dp_accounting.NeighboringRelation
+
+
+@runtime_checkable
+class CohortSampler(Protocol):
+  """What the plans need of a sampler of clients."""
+
+  @property
+  def population(self) -> int:
+    """Number of clients that may be drawn."""
+    ...
+
+  @property
+  def rate(self) -> float:
+    """Probability that a given client is in a given round."""
+    ...
+
+  @property
+  def expected_size(self) -> float:
+    """Expected number of clients in a round."""
+    ...
+
+  @property
+  def relation(self) -> Relation:
+    """The neighbouring relation under which the event is valid."""
+    ...
+
+  @property
+  def description(self) -> str:
+    """How the cohort is drawn, in words."""
+    ...
+
+  def sample(self, seed: int, round_number: int) -> np.ndarray:
+    """Sorted int32 indices of the round's clients; may be empty."""
+    ...
+
+  def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+    """The event of one noised sum over the cohort."""
+    ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonCohorts:
+  """Each client takes part in each round independently, with the same rate.
+
+  A round may be empty; it still adds its noise and still counts.
+
+  Formal guarantee: add or remove one client; a sum of records of norm at most C
+  with noise of standard deviation z C is `PoissonSampled(rate, Gaussian(z))`.
+
+  Attributes:
+    population: number of clients.
+    rate: probability of taking part in a round, in (0, 1].
+  """
+
+  population: int
+  rate: float
+
+  def __post_init__(self):
+    _check_population(self.population)
+    if not 0 < self.rate <= 1:
+      raise ValueError(f'cohort sampling rate must be in (0, 1], got {self.rate}.')
+
+  @property
+  def expected_size(self) -> float:
+    return self.rate * self.population
+
+  @property
+  def relation(self) -> Relation:
+    return Relation.ADD_OR_REMOVE_ONE
+
+  @property
+  def description(self) -> str:
+    return (
+      f'each of the {self.population} clients takes part in a round independently with '
+      f'probability {self.rate:.6g} (Poisson sampling, {self.expected_size:.6g} clients expected)'
+    )
+
+  def sample(self, seed: int, round_number: int) -> np.ndarray:
+    generator = _generator(seed, round_number)
+    return np.flatnonzero(generator.random(self.population) < self.rate).astype(np.int32)
+
+  def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+    return dp_accounting.PoissonSampledDpEvent(
+      float(self.rate), dp_accounting.GaussianDpEvent(float(noise_multiplier))
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSizeCohorts:
+  """Each round draws a fixed number of clients uniformly, without replacement.
+
+  Formal guarantee: replace one client. Replacing a record of norm at most C
+  moves the sum by up to 2 C, so noise of standard deviation z C has the noise
+  multiplier z / 2 relative to the sensitivity:
+  `SampledWithoutReplacement(population, size, Gaussian(z / 2))`.
+
+  Attributes:
+    population: number of clients.
+    size: clients in a round, from 1 to the population.
+  """
+
+  population: int
+  size: int
+
+  def __post_init__(self):
+    _check_population(self.population)
+    if self.size != int(self.size) or not 1 <= self.size <= self.population:
+      raise ValueError(
+        f'clients per round must be a whole number from 1 to the {self.population} clients, '
+        f'got {self.size}.'
+      )
+
+  @property
+  def rate(self) -> float:
+    return self.size / self.population
+
+  @property
+  def expected_size(self) -> float:
+    return float(self.size)
+
+  @property
+  def relation(self) -> Relation:
+    return Relation.REPLACE_ONE
+
+  @property
+  def description(self) -> str:
+    return (
+      f'each round draws {self.size} of the {self.population} clients uniformly without replacement'
+    )
+
+  def sample(self, seed: int, round_number: int) -> np.ndarray:
+    generator = _generator(seed, round_number)
+    cohort = generator.choice(self.population, size=self.size, replace=False, shuffle=False)
+    return np.sort(cohort).astype(np.int32)
+
+  def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+    return dp_accounting.SampledWithoutReplacementDpEvent(
+      int(self.population),
+      int(self.size),
+      dp_accounting.GaussianDpEvent(float(noise_multiplier) / 2.0),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class EveryClient:
+  """Every client takes part in every round: no amplification by sampling.
+
+  Formal guarantee: add or remove one client, `Gaussian(z)` in each round.
+
+  Attributes:
+    population: number of clients.
+  """
+
+  population: int
+
+  def __post_init__(self):
+    _check_population(self.population)
+
+  @property
+  def rate(self) -> float:
+    return 1.0
+
+  @property
+  def expected_size(self) -> float:
+    return float(self.population)
+
+  @property
+  def relation(self) -> Relation:
+    return Relation.ADD_OR_REMOVE_ONE
+
+  @property
+  def description(self) -> str:
+    return f'all {self.population} clients take part in every round'
+
+  def sample(self, seed: int, round_number: int) -> np.ndarray:
+    del seed, round_number
+    return np.arange(self.population, dtype=np.int32)
+
+  def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+    return dp_accounting.GaussianDpEvent(float(noise_multiplier))
+
+
+def _check_population(population: int):
+  if not math.isfinite(population) or population != int(population) or population < 1:
+    raise ValueError(f'number of clients must be a positive whole number, got {population}.')
+
+
+def _generator(seed: int, round_number: int) -> np.random.Generator:
+  return random_streams.host_generator(seed, random_streams.Stream.COHORT, round_number)
