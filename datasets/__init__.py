@@ -1,11 +1,7 @@
 """Federated data sets in one form. `load_dataset(name, seed=...)` loads one."""
 
-from datasets.federated import ClientExamples
-from datasets.federated import ClientSource
-from datasets.federated import FederatedDataset
-from datasets.federated import Task
-from datasets.registry import DATASETS
-from datasets.registry import load_dataset
+from datasets.federated import ClientExamples, ClientSource, FederatedDataset, Task
+from datasets.registry import DATASETS, load_dataset
 
 __all__ = [
   'DATASETS',

@@ -11,8 +11,7 @@ import os
 
 import numpy as np
 
-from datasets import federated
-from datasets import partition
+from datasets import federated, partition
 from runtime import random_streams
 
 _SERVER_TEST_FRACTION = 0.2

@@ -12,9 +12,7 @@ import os
 
 import numpy as np
 
-from datasets import federated
-from datasets import partition
-from datasets import scaling
+from datasets import federated, partition, scaling
 
 _CITATION = (
   'Goldstein, Rasbash, et al. (1993), A multilevel analysis of school examination results;'

@@ -7,10 +7,10 @@ too large for that give a `ClientSource`, which loads one cohort at a time.
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent import futures
 import dataclasses
 import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from typing import Literal
 
 import numpy as np

@@ -11,8 +11,7 @@ import zipfile
 
 import numpy as np
 
-from datasets import federated
-from datasets import files
+from datasets import federated, files
 from datasets import partition as partition_lib
 from runtime import random_streams
 
@@ -53,7 +52,9 @@ def read(data_dir: str | os.PathLike | None) -> Mnist:
     with np.load(file.path) as arrays:
       parts = {key: arrays[key] for key in ('x_train', 'y_train', 'x_test', 'y_test')}
   except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
-    raise ValueError(f'{file.path} is not in the layout of tf.keras.datasets.mnist: {error}.')
+    raise ValueError(
+      f'{file.path} is not in the layout of tf.keras.datasets.mnist: {error}.'
+    ) from error
   for key in ('x_train', 'x_test'):
     if parts[key].shape[1:] != (28, 28) or parts[key].dtype != np.uint8:
       raise ValueError(

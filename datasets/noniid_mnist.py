@@ -16,9 +16,7 @@ import os
 
 import numpy as np
 
-from datasets import federated
-from datasets import mnist
-from datasets import partition
+from datasets import federated, mnist, partition
 from runtime import random_streams
 
 SKEWED_DIGIT = 7

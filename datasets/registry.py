@@ -4,10 +4,10 @@ To add one: write a module whose function takes `seed`, `data_dir` and its
 options by keyword and returns a `FederatedDataset`, and give it an entry here.
 """
 
-from collections.abc import Callable, Mapping
 import dataclasses
 import importlib
 import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -14,10 +14,7 @@ import os
 
 import numpy as np
 
-from datasets import federated
-from datasets import files
-from datasets import partition
-from datasets import scaling
+from datasets import federated, files, partition, scaling
 
 FILE = files.DataFile(
   name='school.mat',
