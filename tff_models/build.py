@@ -65,20 +65,30 @@ def build_model(
     return linear.build_linear(
       name=name, objective=model_lib.one_versus_all(), bias=False, **common
     )
-  if name in ('linear_regression', 'linear_svm', 'logistic_regression', 'softmax'):
+  if name == 'linear_regression':
+    bias = options.get('bias', True)
+    if not isinstance(bias, bool):
+      raise ValueError(f'bias={bias} must be true or false.')
+    return linear.build_linear(name=name, objective=objective, bias=bias, **common)
+  if name in ('linear_svm', 'logistic_regression', 'softmax'):
     return linear.build_linear(name=name, objective=objective, **common)
   if name == 'one_hidden_layer':
     hidden_units = int(options.get('hidden_units', 50))
     if hidden_units < 1:
       raise ValueError(f'hidden_units={hidden_units} must be at least 1.')
     return neural.build_one_hidden_layer(objective=objective, hidden_units=hidden_units, **common)
+  if name == 'ppsgd_cnn':
+    if task_kind in ('classification', 'multilabel'):
+      objective = model_lib.one_versus_all()
+    return neural.build_ppsgd_cnn(objective=objective, **common)
   dtype_name = options.get('compute_dtype', 'float32')
   if dtype_name not in _DTYPES:
     raise ValueError(f'compute_dtype={dtype_name} must be one of {", ".join(_DTYPES)}.')
   return neural.build_cnn(
     name=name,
     objective=objective,
-    filter_size={'cnn3x3': 3, 'cnn5x5': 5}[name],
+    filter_size=5 if name == 'cnn5x5' else 3,
+    hidden_units=128 if name == 'femnist_cnn' else 0,
     compute_dtype=_DTYPES[dtype_name],
     **common,
   )

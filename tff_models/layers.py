@@ -30,7 +30,9 @@ def conv_init(key: tf.Tensor, size: int, inputs: int, outputs: int) -> tf.Tensor
   return glorot_uniform(key, [area * inputs, outputs], area * inputs, area * outputs)
 
 
-def conv2d(x, weights, bias, *, size: int, stride: int = 1, padding: str = 'VALID', dtype=tf.float32):
+def conv2d(
+  x, weights, bias, *, size: int, stride: int = 1, padding: str = 'VALID', dtype=tf.float32
+):
   """A convolution as patches times a matrix.
 
   Args:
@@ -53,7 +55,11 @@ def conv2d(x, weights, bias, *, size: int, stride: int = 1, padding: str = 'VALI
   out_width = (width - size) // stride + 1
   x = tf.cast(x, dtype)
   shifted = [
-    x[:, i : i + (out_height - 1) * stride + 1 : stride, j : j + (out_width - 1) * stride + 1 : stride]
+    x[
+      :,
+      i : i + (out_height - 1) * stride + 1 : stride,
+      j : j + (out_width - 1) * stride + 1 : stride,
+    ]
     for i in range(size)
     for j in range(size)
   ]
@@ -77,7 +83,9 @@ def max_pool(x, *, size: int = 2, stride: int = 2):
   return result
 
 
-def conv_output_size(size: int, *, filter_size: int, stride: int = 1, padding: str = 'VALID') -> int:
+def conv_output_size(
+  size: int, *, filter_size: int, stride: int = 1, padding: str = 'VALID'
+) -> int:
   """Length of one side after a convolution or pooling."""
   if padding == 'SAME':
     return -(-size // stride)

@@ -48,4 +48,5 @@ def build_linear(*, name, example_shape, num_outputs, objective, decode, bias=Tr
     metrics=objective.metrics,
     metric_names=objective.metric_names,
     convex=True,
+    head=('weights', 'bias') if bias else ('weights',),
   )

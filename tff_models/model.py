@@ -28,6 +28,9 @@ class Model:
       mean over the examples is the metric.
     metric_names: the names of `metrics`, the main one first.
     convex: whether the loss is convex in the parameters.
+    head: the names of the last layer's parameters. The rest is a representation that
+      clients can share while each has a last layer of its own (additive personalised
+      models w + theta_i, PPSGD paper, section 6).
   """
 
   name: str
@@ -37,6 +40,7 @@ class Model:
   metrics: Callable[[tf.Tensor, tf.Tensor], Params]
   metric_names: tuple[str, ...]
   convex: bool
+  head: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

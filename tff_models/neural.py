@@ -1,5 +1,6 @@
 """Small networks: one hidden layer, and convolution networks of two layers."""
 
+import itertools
 import math
 
 import tensorflow as tf
@@ -31,7 +32,9 @@ def build_one_hidden_layer(*, example_shape, num_outputs, objective, decode, hid
     outputs = tf.matmul(hidden, params['output_weights']) + params['output_bias']
     return outputs[:, 0] if num_outputs == 1 else outputs
 
-  return _model('one_hidden_layer', init, predict, objective)
+  return _model(
+    'one_hidden_layer', init, predict, objective, head=('output_weights', 'output_bias')
+  )
 
 
 def build_cnn(
@@ -85,7 +88,7 @@ def build_cnn(
       )
       params[f'conv{i}_bias'] = tf.zeros([outputs])
       inputs = outputs
-    for i, (inputs, outputs) in enumerate(zip(dense_sizes[:-1], dense_sizes[1:], strict=True)):
+    for i, (inputs, outputs) in enumerate(itertools.pairwise(dense_sizes)):
       params[f'dense{i}_weights'] = layers.dense_init(
         random_streams.fold_in(key, 100 + i), inputs, outputs
       )
@@ -111,10 +114,67 @@ def build_cnn(
       hidden = tf.matmul(hidden, params[f'dense{i}_weights']) + params[f'dense{i}_bias']
     return hidden[:, 0] if num_outputs == 1 else hidden
 
-  return _model(name, init, predict, objective)
+  last = f'dense{len(dense_sizes) - 2}'
+  return _model(name, init, predict, objective, head=(f'{last}_weights', f'{last}_bias'))
 
 
-def _model(name, init, predict, objective):
+def build_ppsgd_cnn(*, example_shape, num_outputs, objective, decode):
+  """The PPSGD paper's network of four layers (section 6; sizes from its experiments).
+
+  Convolution of 16 8x8 filters, stride 2, same padding; relu; 2x2 max-pooling, stride 1;
+  convolution of 32 4x4 filters, stride 2, no padding; relu; 2x2 max-pooling, stride 1;
+  dense layer of 32 units; relu: the shared representation Phi_W. Then a linear output
+  without bias, the `head`, which is w + theta_i in the paper.
+  """
+  height, width = example_shape[:2]
+  depth = example_shape[2] if len(example_shape) == 3 else 1
+  filters = (('conv0', 8, 16, 'SAME'), ('conv1', 4, 32, 'VALID'))
+  sides = [height, width]
+  for _, size, _, padding in filters:
+    sides = [
+      layers.conv_output_size(side, filter_size=size, stride=2, padding=padding) - 1
+      for side in sides
+    ]
+  if min(sides) < 1:
+    raise ValueError(
+      f'--model=ppsgd_cnn needs larger images: its convolutions and poolings leave nothing '
+      f'of {height}x{width} pixels.'
+    )
+  flat_size, hidden_units = sides[0] * sides[1] * 32, 32
+
+  def init(key):
+    params = model_lib.Params()
+    inputs = depth
+    for i, (name, size, outputs, _) in enumerate(filters):
+      params[f'{name}_weights'] = layers.conv_init(
+        random_streams.fold_in(key, i), size, inputs, outputs
+      )
+      params[f'{name}_bias'] = tf.zeros([outputs])
+      inputs = outputs
+    params['dense_weights'] = layers.dense_init(
+      random_streams.fold_in(key, 2), flat_size, hidden_units
+    )
+    params['dense_bias'] = tf.zeros([hidden_units])
+    params['output_weights'] = layers.dense_init(
+      random_streams.fold_in(key, 3), hidden_units, num_outputs
+    )
+    return params
+
+  def predict(params, x):
+    hidden = tf.reshape(decode(x), [-1, height, width, depth])
+    for name, size, _, padding in filters:
+      weights, bias = params[f'{name}_weights'], params[f'{name}_bias']
+      hidden = layers.conv2d(hidden, weights, bias, size=size, stride=2, padding=padding)
+      hidden = tf.nn.relu(layers.max_pool(hidden, stride=1))
+    hidden = tf.reshape(hidden, [-1, flat_size])
+    features = tf.nn.relu(tf.matmul(hidden, params['dense_weights']) + params['dense_bias'])
+    outputs = tf.matmul(features, params['output_weights'])
+    return outputs[:, 0] if num_outputs == 1 else outputs
+
+  return _model('ppsgd_cnn', init, predict, objective, head=('output_weights',))
+
+
+def _model(name, init, predict, objective, *, head):
   return model_lib.Model(
     name=name,
     init=init,
@@ -123,4 +183,5 @@ def _model(name, init, predict, objective):
     metrics=objective.metrics,
     metric_names=objective.metric_names,
     convex=False,
+    head=head,
   )

@@ -16,7 +16,12 @@ class ModelEntry:
 MODELS = {
   entry.name: entry
   for entry in (
-    ModelEntry(name='linear_regression', summary='linear regression', tasks=('regression',)),
+    ModelEntry(
+      name='linear_regression',
+      summary='linear regression',
+      tasks=('regression',),
+      options=('bias',),
+    ),
     ModelEntry(name='linear_svm', summary='linear support vector machine', tasks=('binary',)),
     ModelEntry(name='logistic_regression', summary='logistic regression', tasks=('binary',)),
     ModelEntry(
@@ -44,6 +49,17 @@ MODELS = {
       summary='two 5x5 convolutions of 32 and 64 channels, dense (cross-silo, ADNI)',
       tasks=('classification', 'regression', 'binary', 'multilabel'),
       options=('compute_dtype',),
+    ),
+    ModelEntry(
+      name='femnist_cnn',
+      summary='two 3x3 convolutions of 32 and 64 channels, dense 128, dense (FeO2, FEMNIST)',
+      tasks=('classification', 'multilabel'),
+      options=('compute_dtype',),
+    ),
+    ModelEntry(
+      name='ppsgd_cnn',
+      summary='four layers, squared loss per class, the last one without bias (PPSGD)',
+      tasks=('classification', 'multilabel'),
     ),
   )
 }
