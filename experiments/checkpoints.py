@@ -1,0 +1,126 @@
+"""Checkpoints: trees of arrays in ordinary `.npz` files which know their own hash.
+
+A checkpoint is written at once or not at all, holds no pickle, and carries the
+SHA-256 of its content in the zip archive's comment, so that a file that was cut
+short or altered is found before anything of it is used. The last two are kept.
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+import pathlib
+import re
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from experiments import files
+
+KEPT = 2
+_COMMENT_LENGTH = struct.pack('<H', 64)
+_NAME = re.compile(r'round_(\d{8})\.npz')
+
+
+class CheckpointError(ValueError):
+  """A checkpoint that cannot be used, and why."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+  """A run's state after some rounds.
+
+  Attributes:
+    rounds: rounds done.
+    arrays: flat name -> array.
+    facts: small JSON values, such as how many rows of metrics belong to it.
+  """
+
+  rounds: int
+  arrays: Mapping[str, np.ndarray]
+  facts: Mapping[str, Any]
+
+
+def flatten(tree: Any, prefix: str = '') -> dict[str, np.ndarray]:
+  """Leaves of nested mappings by path, 'server/model/weights'."""
+  return {path: np.asarray(leaf) for path, leaf in _leaves(tree, prefix)}
+
+
+def restore(template: Any, arrays: Mapping[str, np.ndarray], prefix: str = '') -> Any:
+  """A tree like `template` with the leaves of `flatten`.
+
+  Raises:
+    CheckpointError: a leaf is missing, too many, or has another shape or dtype.
+  """
+  expected = flatten(template, prefix)
+  found = {name for name in arrays if name == prefix or name.startswith(prefix + '/')}
+  if set(expected) != found:
+    odd = sorted(set(expected) ^ found)[0]
+    raise CheckpointError(f'it was made by another method or model ({odd} does not match)')
+  for path, leaf in expected.items():
+    if arrays[path].shape != leaf.shape or arrays[path].dtype != leaf.dtype:
+      raise CheckpointError(
+        f'it was made with other data or another model: {path} has shape {arrays[path].shape} '
+        f'and type {arrays[path].dtype}, expected {leaf.shape} and {leaf.dtype}'
+      )
+  return _rebuild(template, arrays, prefix)
+
+
+def save(folder: pathlib.Path, checkpoint: Checkpoint) -> pathlib.Path:
+  """Writes `round_NNNNNNNN.npz` and removes all but the last two."""
+  buffer = io.BytesIO()
+  facts = json.dumps({'rounds': checkpoint.rounds, **checkpoint.facts}).encode()
+  np.savez(buffer, facts=np.frombuffer(facts, np.uint8), **dict(checkpoint.arrays))
+  content = buffer.getvalue()[: -len(_COMMENT_LENGTH)]  # without the empty comment's length
+  digest = hashlib.sha256(content).hexdigest().encode()
+  folder.mkdir(exist_ok=True)
+  path = folder / f'round_{checkpoint.rounds:08d}.npz'
+  files.write_atomically(path, content + _COMMENT_LENGTH + digest)
+  for old in list_files(folder)[:-KEPT]:
+    old.unlink()
+  return path
+
+
+def load(path: pathlib.Path) -> Checkpoint:
+  """Reads a checkpoint, checking its hash first.
+
+  Raises:
+    CheckpointError: the file is damaged.
+  """
+  raw = path.read_bytes()
+  content, digest = raw[:-66], raw[-64:]
+  intact = raw[-66:-64] == _COMMENT_LENGTH
+  if not intact or hashlib.sha256(content).hexdigest().encode() != digest:
+    raise CheckpointError('it is damaged (its SHA-256 does not match)')
+  try:
+    with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
+      arrays = {name: archive[name] for name in archive.files}
+    facts = json.loads(arrays.pop('facts').tobytes())
+    return Checkpoint(rounds=facts.pop('rounds'), arrays=arrays, facts=facts)
+  except (ValueError, KeyError, zipfile.BadZipFile) as error:
+    raise CheckpointError(f'it is no checkpoint ({error})') from error
+
+
+def list_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The checkpoints of a folder, the oldest first."""
+  return sorted(p for p in folder.glob('round_*.npz') if _NAME.fullmatch(p.name))
+
+
+def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+  if isinstance(tree, Mapping):
+    for name, child in tree.items():
+      yield from _leaves(child, f'{path}/{name}' if path else name)
+  else:
+    yield path, tree
+
+
+def _rebuild(template: Any, arrays: Mapping[str, np.ndarray], path: str) -> Any:
+  if isinstance(template, Mapping):
+    return type(template)(
+      (name, _rebuild(child, arrays, f'{path}/{name}' if path else name))
+      for name, child in template.items()
+    )
+  return arrays[path]

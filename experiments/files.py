@@ -1,0 +1,92 @@
+"""Files that survive a kill: atomic writes, and one owner of a folder."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+_TEMPORARY_PREFIX = '.writing-'
+
+
+class WriteError(OSError):
+  """Something cannot be written, in one line."""
+
+  def __init__(self, path: pathlib.Path, cause: OSError):
+    super().__init__(f'cannot write {path}: {cause.strerror or cause}')
+
+
+def write_atomically(path: pathlib.Path, content: bytes) -> None:
+  """Writes a file so that a reader, at any moment and after any kill, sees all or nothing."""
+  with writing_atomically(path) as temporary:
+    temporary.write_bytes(content)
+
+
+@contextlib.contextmanager
+def writing_atomically(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Gives a temporary name beside `path`, which takes its place when the block succeeds.
+
+  Raises:
+    WriteError: the disk is full, or the folder cannot be written.
+  """
+  temporary = path.parent / f'{_TEMPORARY_PREFIX}{os.getpid()}-{path.name}'
+  try:
+    yield temporary
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)
+  except OSError as error:
+    raise WriteError(path, error) from error
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes a JSON file atomically, indented."""
+  text = json.dumps(value, indent=2, allow_nan=False)
+  write_atomically(path, (text + '\n').encode())
+
+
+def remove_temporaries(folder: pathlib.Path) -> None:
+  """Removes what a killed process left half-written. Call with the folder locked."""
+  for path in folder.rglob(_TEMPORARY_PREFIX + '*'):
+    path.unlink(missing_ok=True)
+
+
+def _sync(path: pathlib.Path) -> None:
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+class FolderLock:
+  """Holds a folder for this process until it is released or the process ends."""
+
+  def __init__(self, folder: pathlib.Path):
+    """Takes the lock.
+
+    Raises:
+      ValueError: another process holds it.
+    """
+    self._file = open(folder / '.lock', 'a+')
+    try:
+      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      self._file.seek(0)
+      owner = self._file.read().strip() or 'unknown'
+      self._file.close()
+      raise ValueError(
+        f'--output_dir={folder} is in use by another process (pid {owner}); '
+        'wait for it or choose another folder.'
+      ) from None
+    self._file.truncate(0)
+    self._file.write(f'{os.getpid()}\n')
+    self._file.flush()
+
+  def release(self) -> None:
+    """Gives the folder free. May be called again."""
+    self._file.close()

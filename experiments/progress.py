@@ -1,0 +1,107 @@
+"""What a user sees while a run goes on: one live line, or plain log lines."""
+
+import math
+import sys
+import time
+from typing import Protocol
+
+from absl import logging
+
+_LOG_SECONDS = 10.0  # between log lines, where there is no terminal
+
+
+class Progress(Protocol):
+  """Is told how far a run is."""
+
+  def update(self, rounds_done: int, values: dict[str, float], seconds_per_round: float) -> None:
+    """Shows the state after `rounds_done` rounds; `values` by name, in order."""
+    ...
+
+  def say(self, message: str) -> None:
+    """Shows a message of its own."""
+    ...
+
+  def close(self) -> None:
+    """Ends the display."""
+    ...
+
+
+def create(rounds: int, start: int, stream=None) -> Progress:
+  """A live line if `stream` (standard error) is a terminal, log lines otherwise."""
+  stream = stream or sys.stderr
+  return LiveLine(rounds, start, stream) if stream.isatty() else LogLines(rounds, start)
+
+
+class LiveLine:
+  """One line that is drawn over again: done, left, metrics, speed, time left."""
+
+  def __init__(self, rounds: int, start: int, stream):
+    import tqdm
+
+    self._stream = stream
+    self._bar = tqdm.tqdm(
+      total=rounds, initial=start, file=stream, dynamic_ncols=True, unit='round',
+      bar_format='round {n_fmt}/{total_fmt} |{bar:12}| {postfix}', leave=True,
+    )  # fmt: skip
+    self._rounds = rounds
+
+  def update(self, rounds_done: int, values: dict[str, float], seconds_per_round: float) -> None:
+    left = self._rounds - rounds_done
+    parts = [f'{name} {show(value)}' for name, value in values.items()]
+    parts.append(f'{show_seconds(seconds_per_round)}/round')
+    parts.append(f'{left} left, {show_seconds(left * seconds_per_round)}')
+    self._bar.postfix = '  '.join(parts)
+    self._bar.n = rounds_done
+    self._bar.refresh()
+
+  def say(self, message: str) -> None:
+    self._bar.write(message, file=self._stream)
+
+  def close(self) -> None:
+    self._bar.close()
+
+
+class LogLines:
+  """A log line now and then, and after the last round."""
+
+  def __init__(self, rounds: int, start: int):
+    del start
+    self._rounds = rounds
+    self._next = 0.0
+
+  def update(self, rounds_done: int, values: dict[str, float], seconds_per_round: float) -> None:
+    now = time.monotonic()
+    if now < self._next and rounds_done < self._rounds:
+      return
+    self._next = now + _LOG_SECONDS
+    left = self._rounds - rounds_done
+    logging.info(
+      'round %d of %d: %s, %s a round, %s left', rounds_done, self._rounds,
+      ', '.join(f'{name} {show(value)}' for name, value in values.items()),
+      show_seconds(seconds_per_round), show_seconds(left * seconds_per_round),
+    )  # fmt: skip
+
+  def say(self, message: str) -> None:
+    logging.info('%s', message)
+
+  def close(self) -> None:
+    pass
+
+
+def show(value: float) -> str:
+  """A number to read: 0.02431, 88.75, inf."""
+  if math.isinf(value):
+    return 'inf' if value > 0 else '-inf'
+  return f'{value:.4g}'
+
+
+def show_seconds(seconds: float) -> str:
+  """A duration to read: 12 ms, 3.4 s, 5 min 20 s, 2 h 5 min."""
+  if seconds < 1:
+    return f'{1000 * seconds:.3g} ms'
+  if seconds < 60:
+    return f'{seconds:.2g} s' if seconds < 10 else f'{seconds:.0f} s'
+  minutes, rest = divmod(round(seconds), 60)
+  if minutes < 60:
+    return f'{minutes} min {rest} s'
+  return f'{minutes // 60} h {minutes % 60} min'
