@@ -31,7 +31,7 @@ RDP_ORDERS = (
   *(320.0, 384.0, 448.0, 512.0, 640.0, 768.0, 896.0, 1024.0),
 )
 _ORDERS = np.array(RDP_ORDERS)
-_IS_WHOLE = _ORDERS == np.floor(_ORDERS)
+_IS_WHOLE = np.floor(_ORDERS) == _ORDERS
 
 # PLD of mechanisms with next to no noise takes seconds and says nothing.
 _MAX_EPSILON_FOR_PLD = 50.0
@@ -197,10 +197,12 @@ def pld_epsilon(
 ) -> float | None:
   """Epsilon by privacy loss distributions; None where it does not apply."""
   check_event(event)
-  if pld.PLDAccountant(relation).supports(event):
-    if loss_of_curve(rdp_curve(event, relation), delta).epsilon <= _MAX_EPSILON_FOR_PLD:
-      return float(pld.PLDAccountant(relation).compose(event).get_epsilon(delta))
-  return None
+  accountant = pld.PLDAccountant(relation)
+  if not accountant.supports(event):
+    return None
+  if loss_of_curve(rdp_curve(event, relation), delta).epsilon > _MAX_EPSILON_FOR_PLD:
+    return None
+  return float(accountant.compose(event).get_epsilon(delta))
 
 
 def check_delta(delta):
@@ -262,9 +264,10 @@ def _poisson_sampled_gaussian(q: float, noise_multiplier: float) -> np.ndarray:
 
   whole = [
     _log_sum_exp(
-      log_binomial + index * math.log(q) + rest * math.log1p(-q) + _log_expm1(
-        index * (index - 1) / (2 * variance)
-      )
+      log_binomial
+      + index * math.log(q)
+      + rest * math.log1p(-q)
+      + _log_expm1(index * (index - 1) / (2 * variance))
     )
     for index, rest, log_binomial in _WHOLE_ORDER_TABLES
   ]

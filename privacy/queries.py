@@ -123,6 +123,8 @@ class StreamQuantileAdaptiveClipSumQuery(tfp.QuantileAdaptiveClipSumQuery):
   multiplier z, where z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2) (theorem 1).
   """
 
+  _GlobalState = collections.namedtuple('_GlobalState', ['sum_state', 'quantile_estimator_state'])
+
   def __init__(
     self,
     initial_l2_norm_clip,
@@ -134,9 +136,11 @@ class StreamQuantileAdaptiveClipSumQuery(tfp.QuantileAdaptiveClipSumQuery):
     seed,
   ):
     """As the base class, but `noise_multiplier` is the total z, of both queries."""
-    self._noise_multiplier = update_noise_multiplier(noise_multiplier, clipped_count_stddev)
     self._sum_query = StreamGaussianSumQuery(
-      initial_l2_norm_clip, self._noise_multiplier, seed, random_streams.Stream.DP_NOISE
+      initial_l2_norm_clip,
+      update_noise_multiplier(noise_multiplier, clipped_count_stddev),
+      seed,
+      random_streams.Stream.DP_NOISE,
     )
     self._quantile_estimator_query = StreamQuantileEstimatorQuery(
       initial_l2_norm_clip,
@@ -145,6 +149,11 @@ class StreamQuantileAdaptiveClipSumQuery(tfp.QuantileAdaptiveClipSumQuery):
       clipped_count_stddev,
       expected_num_records,
       seed,
+    )
+
+  def initial_global_state(self):
+    return self._GlobalState(
+      self._sum_query.initial_global_state(), self._quantile_estimator_query.initial_global_state()
     )
 
   def get_noised_result(self, sample_state, global_state):
@@ -225,10 +234,9 @@ def update_noise_multiplier(noise_multiplier, clipped_count_stddev) -> tf.Tensor
   a smaller noise than asked for. Plans refuse that with a message.
   """
   z = tf.cast(noise_multiplier, tf.float32)
-  # z / sqrt(1 - (z / (2 sigma_b))^2): the same, and finite for z = 0.
+  # z / sqrt(1 - (z / (2 sigma_b))^2) is the same, and defined at z = 0.
   ratio = z / (2.0 * tf.cast(clipped_count_stddev, tf.float32))
-  result = z * tf.math.rsqrt(1.0 - tf.square(ratio))
-  return tf.where(z == 0.0, 0.0, result)
+  return tf.where(z == 0.0, 0.0, z / tf.sqrt(1.0 - tf.square(ratio)))
 
 
 def _is_named_tuple(value: Any) -> bool:

@@ -1,0 +1,209 @@
+"""From a target epsilon to a noise multiplier.
+
+The result never gives less privacy than asked: the accountant's epsilon at the
+returned noise multiplier is at most the target. Noise multipliers are returned
+as float32 values (rounded up), which are what the mechanisms compute with.
+"""
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+from scipy import optimize
+
+from privacy import accounting, plan, sampling
+from privacy import selection as selection_lib
+
+# The bracket of the search. Below it nothing useful is private, above it
+# nothing useful is left of the signal.
+MIN_NOISE_MULTIPLIER = 0.05
+MAX_NOISE_MULTIPLIER = 1e6
+
+
+def calibrate_client_level(
+  *,
+  target_epsilon: float,
+  delta: float,
+  rounds: int,
+  cohorts: sampling.CohortSampler,
+  clipping: plan.FixedClipping | plan.AdaptiveClipping,
+  num_opted_out: int = 0,
+) -> plan.ClientLevelPrivacy:
+  """The client-level plan that spends at most epsilon over the rounds.
+
+  Args:
+    target_epsilon: positive.
+    delta: in (0, 1); a warning if it is above 1 / population.
+    rounds: number of rounds to be run.
+    cohorts: how clients are drawn.
+    clipping: how updates are clipped.
+    num_opted_out: see `ClientLevelPrivacy`.
+
+  Raises:
+    ValueError: a target that no noise reaches, or that adaptive clipping's
+      quantile noise does not allow.
+  """
+  _check_target(target_epsilon, delta, cohorts.population, 'clients')
+  _check_rounds(rounds)
+
+  def curve(noise_multiplier: float) -> np.ndarray:
+    round_curve = accounting.rdp_curve(cohorts.event(noise_multiplier), cohorts.relation)
+    return accounting.scale_curve(round_curve, rounds)
+
+  return plan.ClientLevelPrivacy(
+    cohorts=cohorts,
+    noise_multiplier=_smallest_noise(curve, target_epsilon, delta),
+    delta=delta,
+    clipping=clipping,
+    num_opted_out=num_opted_out,
+  )
+
+
+def calibrate_example_level(
+  *,
+  target_epsilon,
+  delta,
+  rounds: int,
+  num_examples,
+  batch_size: int,
+  steps_per_round,
+  clipping_norm: float,
+  cohorts: sampling.CohortSampler | None = None,
+  selection: selection_lib.PrivateSelection | None = None,
+) -> plan.ExampleLevelPrivacy:
+  """The example-level plan in which each silo spends at most its epsilon.
+
+  Silos with the same rate, steps and budget share one search.
+
+  Args:
+    target_epsilon: float [K] or scalar, positive: each silo's *total* budget.
+    delta: float [K] or scalar; a warning where it is above 1 / n_k.
+    rounds: number of rounds to be run.
+    num_examples: n_k, int [K].
+    batch_size: B.
+    steps_per_round: int [K] or scalar (`plan.local_steps_per_round`).
+    clipping_norm: C.
+    cohorts: see `ExampleLevelPrivacy`.
+    selection: private selections; DP-SGD gets what they leave of the budget.
+
+  Raises:
+    ValueError: a target that no noise reaches (such as selections which alone
+      spend it), or a delta outside (0, 1).
+  """
+  _check_rounds(rounds)
+  num_examples = np.atleast_1d(np.asarray(num_examples))
+  _check_target(target_epsilon, delta, num_examples, 'examples')
+  draft = plan.ExampleLevelPrivacy(
+    num_examples=num_examples,
+    batch_size=batch_size,
+    steps_per_round=steps_per_round,
+    noise_multiplier=0.0,
+    delta=delta,
+    clipping_norm=clipping_norm,
+    cohorts=cohorts,
+    selection=selection,
+  )
+  targets = np.broadcast_to(np.asarray(target_epsilon, np.float64), num_examples.shape)
+  noise = [
+    _silo_noise(
+      float(draft.sampling_rates[k]),
+      int(draft.steps_per_round[k]) * int(rounds),
+      float(draft.delta[k]),
+      float(targets[k]),
+      None if selection is None else selection.epsilon,
+      0 if selection is None else min(int(rounds), selection.rounds),
+    )
+    for k in range(draft.num_silos)
+  ]
+  return plan.ExampleLevelPrivacy(
+    num_examples=num_examples,
+    batch_size=batch_size,
+    steps_per_round=steps_per_round,
+    noise_multiplier=noise,
+    delta=delta,
+    clipping_norm=clipping_norm,
+    cohorts=cohorts,
+    selection=selection,
+  )
+
+
+@functools.cache
+def _silo_noise(
+  rate: float,
+  steps: int,
+  delta: float,
+  target_epsilon: float,
+  selection_epsilon: float | None,
+  selections: int,
+) -> float:
+  spent = np.zeros(len(accounting.RDP_ORDERS))
+  if selection_epsilon is not None:
+    private_selection = selection_lib.PrivateSelection(epsilon=selection_epsilon, rounds=selections)
+    spent = accounting.rdp_curve(private_selection.event(selections))
+    alone = float(accounting.epsilon_of_curves(spent, delta)[0])
+    if alone >= target_epsilon:
+      raise ValueError(
+        f'{selections} private selections with epsilon {selection_epsilon:.6g} alone spend '
+        f'{alone:.6g} of the target epsilon {target_epsilon:.6g}: nothing is left for training.'
+      )
+
+  def curve(noise_multiplier: float) -> np.ndarray:
+    step_curve = accounting.rdp_curve(plan.step_event(rate, noise_multiplier))
+    return spent + accounting.scale_curve(step_curve, steps)
+
+  return _smallest_noise(curve, target_epsilon, delta)
+
+
+def _smallest_noise(
+  curve_of_noise: Callable[[float], np.ndarray], target_epsilon: float, delta: float
+) -> float:
+  """The smallest noise multiplier of the bracket whose epsilon is at most the target."""
+
+  def gap(log_noise: float) -> float:
+    epsilon = accounting.epsilon_of_curves(curve_of_noise(math.exp(log_noise)), delta)[0]
+    return float(epsilon) - target_epsilon
+
+  low, high = 0.0, math.log(2.0)  # expands from 1..2 to a bracket of a factor of 2
+  limits = math.log(MIN_NOISE_MULTIPLIER), math.log(MAX_NOISE_MULTIPLIER)
+  while gap(high) > 0:
+    if high >= limits[1]:
+      raise ValueError(
+        f'target epsilon {target_epsilon:.6g} at delta {delta:.6g} is too small: no noise '
+        f'multiplier up to {MAX_NOISE_MULTIPLIER:g} reaches it.'
+      )
+    low, high = high, min(2 * high + math.log(2.0), limits[1])
+  while gap(low) <= 0:
+    if low <= limits[0]:
+      return _float32_above(MIN_NOISE_MULTIPLIER)
+    low, high = max(low - math.log(2.0), limits[0]), low
+  log_noise = float(optimize.brentq(gap, low, high, xtol=1e-9))
+  result = _float32_above(math.exp(log_noise))
+  while gap(math.log(result)) > 0:
+    result = _float32_above(result * (1 + 1e-7))
+  return result
+
+
+def _float32_above(value: float) -> float:
+  rounded = np.float32(value)
+  return float(rounded if float(rounded) >= value else np.nextafter(rounded, np.float32(np.inf)))
+
+
+def _check_rounds(rounds: int):
+  if rounds != int(rounds) or rounds < 1:
+    raise ValueError(f'number of rounds must be a positive whole number, got {rounds}.')
+
+
+def _check_target(target_epsilon, delta, size, what: str):
+  targets = np.asarray(target_epsilon, np.float64)
+  if not np.all((targets > 0) & np.isfinite(targets)):
+    raise ValueError(f'target epsilon must be positive and finite, got {target_epsilon}.')
+  accounting.check_delta(delta)
+  weak = np.asarray(delta) > 1 / np.asarray(size, np.float64)
+  if np.any(weak):
+    warnings.warn(
+      f"delta {np.max(delta):.6g} is larger than 1 / n for {int(np.sum(weak))} of the federation's "
+      f'populations of {what}: the guarantee is weak there. Use a smaller delta.',
+      stacklevel=3,
+    )

@@ -1,0 +1,120 @@
+"""What a run guarantees: in words for people, as JSON for programs."""
+
+import dataclasses
+import math
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from privacy import accounting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrivacyStatement:
+  """The guarantee of the rounds that were run.
+
+  Attributes:
+    unit: 'client', 'example' or 'none'.
+    protected: who is protected, a sentence.
+    adjacency: the neighbouring relation.
+    mechanism: mechanism and sampling, a sentence.
+    rounds: rounds that were run.
+    loss: epsilon, delta, accountant and order; of the silo with the largest
+      epsilon for example-level privacy.
+    pld_epsilon: the same by privacy loss distributions, where available.
+    parameters: numbers of the mechanism.
+    silos: one record per silo, for example-level privacy.
+    notes: what the method adds, sentences.
+    outside: what is outside the guarantee, sentences.
+  """
+
+  unit: str
+  protected: str
+  adjacency: str
+  mechanism: str
+  rounds: int
+  loss: accounting.PrivacyLoss
+  pld_epsilon: float | None = None
+  parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  silos: tuple[Mapping[str, Any], ...] = ()
+  notes: tuple[str, ...] = ()
+  outside: tuple[str, ...] = ()
+
+  @property
+  def epsilon(self) -> float:
+    """Infinite where there is no guarantee."""
+    return self.loss.epsilon
+
+  def guarantee(self) -> str:
+    """One line: epsilon at delta, after which rounds, by which accountant."""
+    if self.unit == 'none':
+      return 'No differential privacy.'
+    rounds = '1 round' if self.rounds == 1 else f'{self.rounds} rounds'
+    if math.isinf(self.epsilon):
+      return f'No differential privacy after {rounds}: there is too little or no noise.'
+    details = self.loss.accountant
+    if self.loss.order is not None:
+      details += f', order {self.loss.order:g}'
+    if not self.loss.order_is_interior:
+      details += ', the end of the list of orders'
+    line = f'epsilon = {_up(self.epsilon)} at delta = {self.loss.delta:g} after {rounds} ({details}'
+    if self.pld_epsilon is not None:
+      line += f'; by PLD {_up(self.pld_epsilon)}'
+    return line + ').'
+
+  def text(self) -> str:
+    """The statement in words, lines of at most 100 characters."""
+    entries = [('Guarantee', self.guarantee()), ('Protected', self.protected)]
+    if self.unit != 'none':
+      entries.append(('Adjacency', self.adjacency + '.'))
+    entries.append(('Mechanism', self.mechanism))
+    if self.silos:
+      epsilons = sorted(float(silo['epsilon']) for silo in self.silos)
+      entries.append(
+        (
+          'Silos',
+          f'{len(epsilons)} silos, epsilon from {_up(epsilons[0])} to {_up(epsilons[-1])}, '
+          f'median {_up(epsilons[len(epsilons) // 2])}.',
+        )
+      )
+    entries += [('Note', sentence) for sentence in self.notes]
+    entries += [('Outside', sentence) for sentence in self.outside]
+    return '\n'.join(
+      textwrap.fill(sentence, 100, initial_indent=f'{name + ":":<11}', subsequent_indent=' ' * 11)
+      for name, sentence in entries
+    )
+
+  def to_json(self) -> dict[str, Any]:
+    """Everything, as plain JSON values; an infinite epsilon is None."""
+    return {
+      'private': self.unit != 'none' and math.isfinite(self.epsilon),
+      'unit': self.unit,
+      'guarantee': self.guarantee(),
+      'protected': self.protected,
+      'adjacency': self.adjacency,
+      'mechanism': self.mechanism,
+      'rounds': self.rounds,
+      'epsilon': _finite(self.epsilon),
+      'delta': self.loss.delta,
+      'accountant': self.loss.accountant,
+      'order': self.loss.order,
+      'order_is_interior': self.loss.order_is_interior,
+      'pld_epsilon': self.pld_epsilon,
+      'parameters': {k: _finite(v) for k, v in self.parameters.items()},
+      'silos': [{k: _finite(v) for k, v in silo.items()} for silo in self.silos],
+      'notes': list(self.notes),
+      'outside': list(self.outside),
+    }
+
+
+def _up(epsilon: float) -> str:
+  """Four digits, rounded up: a printed epsilon is never below the true one."""
+  if epsilon == 0 or not math.isfinite(epsilon):
+    return f'{epsilon:g}'
+  unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+  # The tolerance keeps numbers of four digits as they are.
+  return f'{math.ceil(epsilon / unit - 1e-9) * unit:.4g}'
+
+
+def _finite(value: Any) -> Any:
+  return None if isinstance(value, float) and not math.isfinite(value) else value
