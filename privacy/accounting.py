@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 import warnings
+from typing import TypeAlias
 
 import attr
 import dp_accounting
@@ -21,7 +22,7 @@ from dp_accounting import pld
 from dp_accounting import rdp as dp_rdp
 from scipy import optimize, special
 
-Relation = dp_accounting.NeighboringRelation
+Relation: TypeAlias = dp_accounting.NeighboringRelation
 
 # dp-accounting's default list jumps from 63 to 128 and 256, which costs up to
 # several per cent of epsilon where the best order is in the gap.
@@ -160,8 +161,8 @@ def epsilon_of_curves(curves: np.ndarray, delta) -> tuple[np.ndarray, np.ndarray
 
 def loss_of_curve(curve: np.ndarray, delta: float) -> PrivacyLoss:
   """The guarantee of one curve."""
-  epsilon, best = epsilon_of_curves(curve, delta)
-  epsilon, best = float(epsilon), int(best)
+  epsilons, indices = epsilon_of_curves(curve, delta)
+  epsilon, best = float(epsilons), int(indices)
   certain = epsilon in (0.0, math.inf)
   return PrivacyLoss(
     epsilon=epsilon,
@@ -370,6 +371,7 @@ def mean_number_of_runs(gamma: float, shape: float) -> float:
   return shape * (1 - gamma) / (gamma * -math.expm1(shape * math.log(gamma)))
 
 
+@functools.cache
 def gamma_of_mean(mean: float, shape: float) -> float:
   """The parameter gamma, in (0, 1], that gives a mean number of runs.
 

@@ -15,6 +15,7 @@ from scipy import optimize
 
 from privacy import accounting, plan, sampling
 from privacy import selection as selection_lib
+from privacy import tuning as tuning_lib
 
 # The bracket of the search. Below it nothing useful is private, above it
 # nothing useful is left of the signal.
@@ -30,6 +31,7 @@ def calibrate_client_level(
   cohorts: sampling.CohortSampler,
   clipping: plan.FixedClipping | plan.AdaptiveClipping,
   num_opted_out: int = 0,
+  tuning: tuning_lib.PrivateTuning | None = None,
 ) -> plan.ClientLevelPrivacy:
   """The client-level plan that spends at most epsilon over the rounds.
 
@@ -40,6 +42,7 @@ def calibrate_client_level(
     cohorts: how clients are drawn.
     clipping: how updates are clipped.
     num_opted_out: see `ClientLevelPrivacy`.
+    tuning: see `ClientLevelPrivacy`.
 
   Raises:
     ValueError: a target that no noise reaches, or that adaptive clipping's
@@ -50,7 +53,7 @@ def calibrate_client_level(
 
   def curve(noise_multiplier: float) -> np.ndarray:
     round_curve = accounting.rdp_curve(cohorts.event(noise_multiplier), cohorts.relation)
-    return accounting.scale_curve(round_curve, rounds)
+    return _tuned(accounting.scale_curve(round_curve, rounds), tuning)
 
   return plan.ClientLevelPrivacy(
     cohorts=cohorts,
@@ -58,6 +61,7 @@ def calibrate_client_level(
     delta=delta,
     clipping=clipping,
     num_opted_out=num_opted_out,
+    tuning=tuning,
   )
 
 
@@ -72,6 +76,7 @@ def calibrate_example_level(
   clipping_norm: float,
   cohorts: sampling.CohortSampler | None = None,
   selection: selection_lib.PrivateSelection | None = None,
+  tuning: tuning_lib.PrivateTuning | None = None,
 ) -> plan.ExampleLevelPrivacy:
   """The example-level plan in which each silo spends at most its epsilon.
 
@@ -87,6 +92,7 @@ def calibrate_example_level(
     clipping_norm: C.
     cohorts: see `ExampleLevelPrivacy`.
     selection: private selections; DP-SGD gets what they leave of the budget.
+    tuning: see `ExampleLevelPrivacy`.
 
   Raises:
     ValueError: a target that no noise reaches (such as selections which alone
@@ -104,6 +110,7 @@ def calibrate_example_level(
     clipping_norm=clipping_norm,
     cohorts=cohorts,
     selection=selection,
+    tuning=tuning,
   )
   targets = np.broadcast_to(np.asarray(target_epsilon, np.float64), num_examples.shape)
   noise = [
@@ -114,6 +121,7 @@ def calibrate_example_level(
       float(targets[k]),
       None if selection is None else selection.epsilon,
       0 if selection is None else min(int(rounds), selection.rounds),
+      tuning,
     )
     for k in range(draft.num_silos)
   ]
@@ -126,6 +134,7 @@ def calibrate_example_level(
     clipping_norm=clipping_norm,
     cohorts=cohorts,
     selection=selection,
+    tuning=tuning,
   )
 
 
@@ -137,12 +146,13 @@ def _silo_noise(
   target_epsilon: float,
   selection_epsilon: float | None,
   selections: int,
+  tuning: tuning_lib.PrivateTuning | None,
 ) -> float:
   spent = np.zeros(len(accounting.RDP_ORDERS))
   if selection_epsilon is not None:
     private_selection = selection_lib.PrivateSelection(epsilon=selection_epsilon, rounds=selections)
     spent = accounting.rdp_curve(private_selection.event(selections))
-    alone = float(accounting.epsilon_of_curves(spent, delta)[0])
+    alone = float(accounting.epsilon_of_curves(_tuned(spent, tuning), delta)[0])
     if alone >= target_epsilon:
       raise ValueError(
         f'{selections} private selections with epsilon {selection_epsilon:.6g} alone spend '
@@ -151,7 +161,7 @@ def _silo_noise(
 
   def curve(noise_multiplier: float) -> np.ndarray:
     step_curve = accounting.rdp_curve(plan.step_event(rate, noise_multiplier))
-    return spent + accounting.scale_curve(step_curve, steps)
+    return _tuned(spent + accounting.scale_curve(step_curve, steps), tuning)
 
   return _smallest_noise(curve, target_epsilon, delta)
 
@@ -183,6 +193,12 @@ def _smallest_noise(
   while gap(math.log(result)) > 0:
     result = _float32_above(result * (1 + 1e-7))
   return result
+
+
+def _tuned(curve: np.ndarray, tuning: tuning_lib.PrivateTuning | None) -> np.ndarray:
+  if tuning is None:
+    return curve
+  return accounting.repeat_and_select_curve(curve, tuning.mean, tuning.shape)
 
 
 def _float32_above(value: float) -> float:

@@ -18,11 +18,10 @@ import numpy as np
 from privacy import accounting, queries, sampling
 from privacy import selection as selection_lib
 from privacy import statement as statement_lib
+from privacy import tuning as tuning_lib
 from runtime import random_streams
 
-OUTSIDE = (
-  'Hyper-parameters chosen by looking at results are outside the guarantee, unless the statement '
-  'names a private tuning.',
+_OUTSIDE = (
   'Metrics marked as simulation-only (training losses, update norms, cohort sizes, per-client test '
   'results) are not private releases.',
   'The noise is floating-point Gaussian noise for simulation, not hardened against attacks on '
@@ -157,6 +156,8 @@ class ClientLevelPrivacy:
     clipping: `FixedClipping` or `AdaptiveClipping`.
     num_opted_out: clients (a public number) who opted out of privacy: they have
       no guarantee, and are not in the private sum's denominator.
+    tuning: set if this run is the released one of a private tuning: epsilon then
+      includes the other runs.
   """
 
   cohorts: sampling.CohortSampler
@@ -164,6 +165,7 @@ class ClientLevelPrivacy:
   delta: float
   clipping: FixedClipping | AdaptiveClipping
   num_opted_out: int = 0
+  tuning: tuning_lib.PrivateTuning | None = None
 
   def __post_init__(self):
     accounting.check_delta(self.delta)
@@ -277,9 +279,10 @@ class ClientLevelPrivacy:
 
   def event(self, rounds: int) -> dp_accounting.DpEvent:
     """The event of the given number of rounds."""
-    return dp_accounting.SelfComposedDpEvent(
+    run = dp_accounting.SelfComposedDpEvent(
       self.cohorts.event(self.noise_multiplier), _check_rounds(rounds)
     )
+    return run if self.tuning is None else self.tuning.event(run)
 
   def loss(self, rounds: int) -> accounting.PrivacyLoss:
     """Epsilon of the given number of rounds, with its Renyi order."""
@@ -320,7 +323,7 @@ class ClientLevelPrivacy:
       mechanism=(
         f'Gaussian mechanism on the sum of client updates {clip}, noise multiplier '
         f'{self.noise_multiplier:.6g}, divided by the fixed {self.denominator:.6g}; '
-        f'{self.cohorts.description}.'
+        f'{self.cohorts.description}.{_describe_tuning(self.tuning)}'
       ),
       rounds=_check_rounds(rounds),
       loss=self.loss(rounds),
@@ -334,7 +337,11 @@ class ClientLevelPrivacy:
         **{f'mechanism_{k}': float(v) for k, v in self.hyperparameters.items()},
       },
       notes=tuple(notes),
-      outside=(*_delta_warning(self.delta, self.cohorts.population), *preprocessing, *OUTSIDE),
+      outside=(
+        *_delta_warning(self.delta, self.cohorts.population),
+        *preprocessing,
+        *_outside(self.tuning),
+      ),
     )
 
 
@@ -365,16 +372,20 @@ class ExampleLevelPrivacy:
     cohorts: how silos are drawn; all take part by default. Silos who sit out
       rounds spend less than is accounted: no amplification is claimed for it.
     selection: the private selections made beside DP-SGD, if any.
+    tuning: set if what a silo releases is the best of a private tuning: epsilon
+      then includes the other runs.
   """
 
-  num_examples: np.ndarray
+  # Scalars are given for every silo; the attributes are arrays [K].
+  num_examples: Any
   batch_size: int
-  steps_per_round: np.ndarray
-  noise_multiplier: np.ndarray
-  delta: np.ndarray
+  steps_per_round: Any
+  noise_multiplier: Any
+  delta: Any
   clipping_norm: float
-  cohorts: sampling.CohortSampler | None = None
+  cohorts: sampling.CohortSampler = dataclasses.field(default=None)  # type: ignore[assignment]
   selection: selection_lib.PrivateSelection | None = None
+  tuning: tuning_lib.PrivateTuning | None = None
 
   unit = 'example'
   adjacency = (
@@ -455,9 +466,10 @@ class ExampleLevelPrivacy:
       step_event(self.sampling_rates[silo], self.noise_multiplier[silo]),
       int(self.steps_per_round[silo]) * rounds,
     )
-    if self.selection is None:
-      return training
-    return dp_accounting.ComposedDpEvent([training, self.selection.event(rounds)])
+    run = training
+    if self.selection is not None:
+      run = dp_accounting.ComposedDpEvent([training, self.selection.event(rounds)])
+    return run if self.tuning is None else self.tuning.event(run)
 
   @functools.cached_property
   def _step_curves(self) -> np.ndarray:
@@ -469,11 +481,17 @@ class ExampleLevelPrivacy:
       ]
     )
 
-  def _curves(self, rounds: int) -> np.ndarray:
+  def _training_curves(self, rounds: int) -> np.ndarray:
     steps = self.steps_per_round * _check_rounds(rounds)
-    curves = accounting.scale_curve(self._step_curves, steps[:, None])
+    return accounting.scale_curve(self._step_curves, steps[:, None])
+
+  def _curves(self, rounds: int) -> np.ndarray:
+    curves = self._training_curves(rounds)
     if self.selection is not None:
       curves = curves + accounting.rdp_curve(self.selection.event(rounds))
+    if self.tuning is not None:
+      mean, shape = self.tuning.mean, self.tuning.shape
+      curves = np.stack([accounting.repeat_and_select_curve(c, mean, shape) for c in curves])
     return curves
 
   def epsilons(self, rounds: int) -> np.ndarray:
@@ -505,12 +523,7 @@ class ExampleLevelPrivacy:
     pld = None
     if self.selection is None:  # a selection's Gaussian stands for its Renyi curve only
       pld = accounting.pld_epsilon(self._silo_event(worst, rounds), float(self.delta[worst]))
-    training = accounting.epsilon_of_curves(
-      accounting.scale_curve(
-        self._step_curves, (self.steps_per_round * _check_rounds(rounds))[:, None]
-      ),
-      self.delta,
-    )[0]
+    training = accounting.epsilon_of_curves(self._training_curves(rounds), self.delta)[0]
     silos = [
       {
         'silo': k,
@@ -540,7 +553,8 @@ class ExampleLevelPrivacy:
         f'DP-SGD: gradients of single examples clipped to L2 norm {self.clipping_norm:.6g}, '
         f'Poisson batches of expected size min({self.batch_size}, n) '
         f'(rates {_range(self.sampling_rates)}), Gaussian noise multipliers '
-        f'{_range(self.noise_multiplier)}, {_range(self.steps_per_round * rounds)} steps; {self.cohorts.description}.{selecting}'
+        f'{_range(self.noise_multiplier)}, {_range(self.steps_per_round * rounds)} steps; '
+        f'{self.cohorts.description}.{selecting}{_describe_tuning(self.tuning)}'
       ),
       rounds=_check_rounds(rounds),
       loss=self.loss(rounds),
@@ -552,7 +566,7 @@ class ExampleLevelPrivacy:
         'The sizes of the silos are public.',
         *_delta_warning(self.delta, self.num_examples),
         *preprocessing,
-        *OUTSIDE,
+        *_outside(self.tuning),
       ),
     )
 
@@ -636,6 +650,21 @@ def _delta_warning(delta, size) -> tuple[str, ...]:
     f'{what} larger than 1 / n: publishing one record at random would satisfy such a delta, so the '
     'guarantee is weak.',
   )
+
+
+def _describe_tuning(tuning: tuning_lib.PrivateTuning | None) -> str:
+  if tuning is None:
+    return ''
+  return (
+    f' The best of a random number of runs is released (truncated negative binomial, shape '
+    f'{tuning.shape:.6g}, {tuning.mean:.6g} runs expected); epsilon includes all of them.'
+  )
+
+
+def _outside(tuning: tuning_lib.PrivateTuning | None) -> tuple[str, ...]:
+  if tuning is not None:
+    return _OUTSIDE
+  return ('Hyper-parameters chosen by looking at results are not accounted for.', *_OUTSIDE)
 
 
 def _range(values: np.ndarray) -> str:

@@ -7,14 +7,14 @@ run draws the same ones.
 
 import dataclasses
 import math
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import dp_accounting
 import numpy as np
 
 from runtime import random_streams
 
-Relation = dp_accounting.NeighboringRelation
+Relation: TypeAlias = dp_accounting.NeighboringRelation
 
 
 @runtime_checkable
