@@ -32,13 +32,8 @@ class MeanUpdate:
         'counts would leak the counts; use --weighting=uniform.'
       )
     self.hyperparameters = dict(spec.plan.hyperparameters) if self.private else {}
-    self.released_metrics = frozenset(
-      {'clipping_norm', 'unclipped_fraction'} if self._adaptive else ()
-    )
-
-  @property
-  def _adaptive(self) -> bool:
-    return self.private and self._plan.adaptive
+    # A fixed clip is public, an adaptive one is released under the plan's budget.
+    self.released_metrics = frozenset({'clipping_norm'} if self.private else ())
 
   def _query(self, server):
     return self._plan.make_query(server['hyperparameters'], server['seed'])
@@ -67,9 +62,7 @@ class MeanUpdate:
       return trees.scale(total['update'], factor), Tree(), Tree()
     query = self._query(server)
     noised, state, _ = query.get_noised_result(total['update'], server['query'])
-    metrics = Tree(clipping_norm=query.clipping_norm(server['query']))
-    if self._adaptive:
-      metrics['unclipped_fraction'] = query.unclipped_fraction(server['query'], state)
+    metrics = Tree(clipping_norm=query.derive_metrics(server['query'])['clip'])
     return trees.scale(noised, 1.0 / self._plan.denominator), Tree(query=state), metrics
 
 

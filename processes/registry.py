@@ -19,6 +19,9 @@ class MethodEntry:
     privacy_units: values of `--privacy` that it has.
     flags: flags of its own, refused with other methods.
     personal: whether clients keep a model (client state).
+    federated: whether clients keep their data; if not, they are pooled first
+      (`processes.pooled.pool_clients`).
+    privacy_notes: sentences which the privacy statement of a client-level run adds.
   """
 
   name: str
@@ -27,9 +30,26 @@ class MethodEntry:
   privacy_units: tuple[str, ...]
   flags: tuple[str, ...] = ()
   personal: bool = False
+  federated: bool = True
+  privacy_notes: tuple[str, ...] = ()
 
 
 _CROSS_SILO = 'Liu et al., NeurIPS 2022'
+_STAYS_ON_THE_CLIENT = (
+  'Personal models never leave their clients. The guarantee is for what is sent to all (the '
+  'billboard); with the personal models it is joint differential privacy: everything that all '
+  'the others see, their own personal models included, protects a client, as long as that client '
+  'does not reveal its own personal model.'
+)
+_MEAN_FLAGS = ('server_learning_rate', 'weighting')
+_CLUSTER_FLAGS = (
+  'num_clusters',
+  'selection_score',
+  'selection_fraction',
+  'selection_epsilon_share',
+  'selection_loss_clip',
+  'cluster_init_stddev',
+)
 
 METHODS: Mapping[str, MethodEntry] = {
   entry.name: entry
@@ -39,7 +59,7 @@ METHODS: Mapping[str, MethodEntry] = {
       summary='federated averaging; with --privacy=client DP-FedAvg',
       citation='McMahan et al., AISTATS 2017; Andrew et al., NeurIPS 2021',
       privacy_units=('none', 'client', 'example'),
-      flags=('server_learning_rate', 'weighting'),
+      flags=_MEAN_FLAGS,
     ),
     MethodEntry(
       name='local',
@@ -53,8 +73,91 @@ METHODS: Mapping[str, MethodEntry] = {
       summary='personal models held close to their mean',
       citation=_CROSS_SILO,
       privacy_units=('none', 'example'),
-      flags=('server_learning_rate', 'weighting', 'mtl_lambda', 'regularizer_inside_clip'),
+      flags=(*_MEAN_FLAGS, 'mtl_lambda', 'regularizer_inside_clip'),
       personal=True,
+    ),
+    MethodEntry(
+      name='finetune',
+      summary='federated averaging, then every client alone',
+      citation=_CROSS_SILO,
+      privacy_units=('none', 'example'),
+      flags=(*_MEAN_FLAGS, 'finetune_fraction'),
+      personal=True,
+    ),
+    MethodEntry(
+      name='mocha',
+      summary='personal models and the relationship of the clients (convex models)',
+      citation='Smith et al., NeurIPS 2017',
+      privacy_units=('none', 'example'),
+      flags=('mtl_lambda', 'mocha_penalty', 'mocha_eigenvalue_floor', 'regularizer_inside_clip'),
+      personal=True,
+    ),
+    MethodEntry(
+      name='ifca',
+      summary='cluster models, of which every client (privately) chooses one; HypCluster',
+      citation='Ghosh et al., NeurIPS 2020; Mansour et al., 2020',
+      privacy_units=('none', 'example'),
+      flags=(*_MEAN_FLAGS, *_CLUSTER_FLAGS),
+      personal=True,
+    ),
+    MethodEntry(
+      name='ifca_mr_mtl',
+      summary='clustering first, then MR-MTL (or another method) inside each cluster',
+      citation=_CROSS_SILO,
+      privacy_units=('none', 'example'),
+      flags=(
+        *_MEAN_FLAGS,
+        *_CLUSTER_FLAGS,
+        'after_clustering',
+        'finetune_fraction',
+        'mtl_lambda',
+        'regularizer_inside_clip',
+      ),
+      personal=True,
+    ),
+    MethodEntry(
+      name='pooled',
+      summary='not federated: all data in one place, as a reference',
+      citation=_CROSS_SILO,
+      privacy_units=('none', 'example'),
+      federated=False,
+    ),
+    MethodEntry(
+      name='ditto',
+      summary='a global model and personal ones held close to it',
+      citation='Li et al., ICML 2021',
+      privacy_units=('none', 'client', 'example'),
+      flags=(*_MEAN_FLAGS, 'ditto_lambda', 'personal_learning_rate', 'regularizer_inside_clip'),
+      personal=True,
+      privacy_notes=(_STAYS_ON_THE_CLIENT,),
+    ),
+    MethodEntry(
+      name='feo2',
+      summary='DP-FedAvg in which clients may opt out of privacy, with Ditto',
+      citation='Aldaghri, Mahdavifar and Beirami, 2021',
+      privacy_units=('client',),
+      flags=(
+        'server_learning_rate',
+        'ratio',
+        'personalize',
+        'personal_learning_rate',
+        'ditto_lambda_private',
+        'ditto_lambda_non_private',
+      ),
+      personal=True,
+      privacy_notes=(
+        _STAYS_ON_THE_CLIENT,
+        'Who opted out is public, and so is how many of them take part in a round.',
+      ),
+    ),
+    MethodEntry(
+      name='ppsgd',
+      summary='additive models w + theta_i: w is shared, theta_i stays on the client',
+      citation='Bietti et al., ICML 2022',
+      privacy_units=('none', 'client'),
+      flags=('personalization_alpha', 'minibatch_weighting', 'iterate', 'personal_layers'),
+      personal=True,
+      privacy_notes=(_STAYS_ON_THE_CLIENT,),
     ),
   )
 }
@@ -62,4 +165,8 @@ METHODS: Mapping[str, MethodEntry] = {
 # Names that stand for a method with some flags set.
 ALIASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
   'dp_fedavg': ('fedavg', {'privacy': 'client', 'adaptive_clipping': True}),
+  'hypcluster': ('ifca', {}),
+  'ifca_local': ('ifca_mr_mtl', {'after_clustering': 'local'}),
+  'ifca_fedavg': ('ifca_mr_mtl', {'after_clustering': 'fedavg'}),
+  'ifca_finetune': ('ifca_mr_mtl', {'after_clustering': 'finetune'}),
 }

@@ -1,0 +1,171 @@
+"""FeO2: federated learning with opt-out differential privacy.
+
+Aldaghri, Mahdavifar and Beirami, "FeO2: federated learning with opt-out differential
+privacy", algorithm 1. Clients are private unless they opt out. Round t, with C_p and
+C_np the private and the opted-out clients of the cohort, S the clipping norm:
+
+  each client j:  w_j <- epochs of SGD from w;   Delta_j = w_j - w
+                  v_j <- the same batches, on  loss(v_j) + lambda_j/2 ||v_j - w||^2   (Ditto)
+                  send  clip(Delta_j, S)  and  b_j = 1{||Delta_j|| <= S}
+  server:  Delta_p  = [ sum_{C_p} clip(Delta_j, S) + N(0, z^2 S^2 I) ] / N_p
+           Delta_np =   sum_{C_np} clip(Delta_j, S) / N_np
+           w <- w + (N_np Delta_np + r N_p Delta_p) / (N_np + r N_p)
+           S <- S exp(-eta_b (mean_j b_j + noise - kappa))
+
+lambda_j is lambda_p or lambda_np. Ditto is an add-on (`personalize`); v_j starts from the
+model broadcast in the client's first round, and a client that has never taken part uses
+the global model. With r = 0 the server does not talk to private clients at all.
+
+Where the noise needs it, this differs from the letter of the paper:
+- N_p is the paper's number of private clients in the round. Here it is the *expected*
+  number q |private clients|, in the mean and in the weights: the noise and the divisors
+  do not tell whether a private client took part. N_np is the exact count (an opted-out
+  client has no guarantee). Beside cohorts of a fixed size that count would tell the number
+  of the private ones, so cohorts are Poisson samples or everybody.
+- The mean of the b_j is over the expected q N clients as well, private and not; its noise
+  has the standard deviation sigma_b / (q N), which belongs to z as Andrew et al. (2021,
+  theorem 1) split it. (The paper writes the variance z_b^2 / N.) With r = 0 only the
+  opted-out clients report, and the mean is over their share of q N.
+
+Formal guarantee: the sequence of global models and clipping norms protects each *private*
+client, (epsilon, delta) as `privacy.plan.ClientLevelPrivacy` with `num_opted_out` accounts
+for it, under adding or removing that client. Opted-out clients have no guarantee. Personal
+models stay on their clients (joint privacy).
+
+End points: r = 1 without opt-outs is DP-FedAvg; everybody opted out and an infinite clip
+is FedAvg.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from privacy.plan import AdaptiveClipping
+from privacy.sampling import FixedSizeCohorts
+from processes import trees
+from processes.aggregation import MeanUpdate, loss_metrics, loss_report
+from processes.ditto import PersonalTrainer
+from processes.local_training import LocalTrainer
+from processes.method import BuildSpec, FederatedMethod, Tree, assemble
+from runtime.random_streams import Stream
+
+
+def build(spec: BuildSpec) -> FederatedMethod:
+  """Builds FeO2.
+
+  Server state: the model and the query's state. Client state: the attribute `is_private`
+  (1 or 0) and, with the option `personalize` (default), Ditto's personal model.
+  """
+  if isinstance(spec.plan.cohorts, FixedSizeCohorts):
+    raise ValueError(
+      '--cohort_sampling=fixed cannot be used with --method=feo2: the exact number of '
+      'opted-out clients in a round would tell the number of private ones; use poisson.'
+    )
+  train = LocalTrainer(spec)
+  two_step_mean = TwoStepMean(spec)
+  personal = spec.options.get('personalize', True)
+  personalize = PersonalTrainer(spec, batch_stream=Stream.BATCH)
+
+  def client_update(server, client, data):
+    hyper = server['hyperparameters']
+    private = client['attributes']['is_private'] > 0.0
+    params, statistics = train(server['model'], server, client, data)
+    update = trees.subtract(params, server['model'])
+    report = Tree(two_step_mean.report(update, private, server, data), **loss_report(statistics))
+    new_client = client
+    if personal:
+      ditto_lambda = tf.where(
+        private, hyper['ditto_lambda_private'], hyper['ditto_lambda_non_private']
+      )
+      new_client = personalize(server, client, data, ditto_lambda)
+    # With r = 0 the server does not talk to private clients.
+    reached = ~private | (hyper['ratio'] > 0.0)
+    return trees.where(reached, report, trees.zeros_like(report)), trees.where(
+      reached, new_client, client
+    )
+
+  def server_update(server, total):
+    update, changed, metrics = two_step_mean.mean(total, server)
+    rate = server['hyperparameters']['server_learning_rate']
+    new_server = Tree(server, model=trees.add_scaled(server['model'], update, rate), **changed)
+    return new_server, Tree(**loss_metrics(total), **metrics)
+
+  return assemble(
+    spec,
+    client_update=client_update,
+    server_update=server_update,
+    init_server=two_step_mean.init,
+    init_client=personalize.init if personal else None,
+    hyperparameters={
+      'client_learning_rate': 0.1,
+      'server_learning_rate': 1.0,
+      'ratio': 1.0,
+      **(
+        {
+          'personal_learning_rate': 0.1,
+          'ditto_lambda_private': 0.1,
+          'ditto_lambda_non_private': 0.1,
+        }
+        if personal
+        else {}
+      ),
+      **two_step_mean.hyperparameters,
+    },
+    attributes={'is_private': (np.float32, None)},
+    models={
+      **({'personal': personalize.model} if personal else {}),
+      'global': lambda server, client: server['model'],
+    },
+    released_metrics=two_step_mean.released_metrics,
+  )
+
+
+class TwoStepMean:
+  """FeO2's aggregation: the private sum is noised, the opted-out one is not.
+
+  Both are parts of the one sum of reports. The private part and the clipping indicators
+  of all clients make up the record of DP-FedAvg's query, with the same noise.
+  """
+
+  def __init__(self, spec: BuildSpec):
+    plan = spec.plan
+    self._mean_update = MeanUpdate(spec)
+    self._adaptive = isinstance(plan.clipping, AdaptiveClipping)
+    self._denominator = plan.denominator
+    self._opted_out_fraction = plan.num_opted_out / plan.cohorts.population
+    self.init = self._mean_update.init
+    self.released_metrics = self._mean_update.released_metrics
+    self.hyperparameters = {
+      **self._mean_update.hyperparameters,
+      'expected_private_clients': plan.denominator,
+    }
+
+  def report(self, update, private, server, data) -> Tree:
+    """What a client sends: its clipped update in the part where it belongs."""
+    record = self._mean_update.report(update, server, data)['update']
+    clipped = record['sum_state'] if self._adaptive else record
+    nothing = trees.zeros_like(clipped)
+    private_part = trees.where(private, clipped, nothing)
+    return Tree(
+      update=Tree(record, sum_state=private_part) if self._adaptive else private_part,
+      opted_out_update=trees.where(private, nothing, clipped),
+      opted_out=tf.where(private, 0.0, 1.0),
+    )
+
+  def mean(self, total, server):
+    """From the sum of the reports: (mean update, changed server entries, metrics)."""
+    hyper = server['hyperparameters']
+    record = total['update']
+    if self._adaptive:
+      # With r = 0 only opted-out clients report whether they were clipped.
+      share = tf.where(hyper['ratio'] > 0.0, 1.0, max(self._opted_out_fraction, 1e-30))
+      indicators = trees.scale(record['quantile_estimator_state'], 1.0 / share)
+      record = Tree(record, quantile_estimator_state=indicators)
+    noised, changed, metrics = self._mean_update.mean(Tree(update=record), server)
+    # Where there are no private clients there is no need of their noise either.
+    expected_private = hyper['expected_private_clients']
+    ratio = tf.where(expected_private > 0.0, hyper['ratio'], 0.0)
+    weight = total['opted_out'] + ratio * expected_private
+    update = trees.add_scaled(total['opted_out_update'], noised, ratio * self._denominator)
+    # Nobody took part: no update.
+    factor = tf.where(weight > 0.0, 1.0 / tf.maximum(weight, 1e-30), 0.0)
+    return trees.scale(update, factor), changed, metrics
