@@ -223,8 +223,10 @@ class TreeQuery(tfp.SumAggregationDPQuery):
 def noise_stddev(noise_multiplier, clipping_norm) -> tf.Tensor:
   """z C as float32, zero for z = 0 also when the clip is infinite."""
   noise_multiplier = tf.cast(noise_multiplier, tf.float32)
-  product = noise_multiplier * tf.cast(clipping_norm, tf.float32)
-  return tf.where(noise_multiplier == 0.0, 0.0, product)
+  # The clip is replaced before it is multiplied: TFF's native runtime rewrites a `where`
+  # around the product so that infinity * 0 = NaN comes through.
+  clip = tf.where(noise_multiplier == 0.0, 0.0, tf.cast(clipping_norm, tf.float32))
+  return noise_multiplier * clip
 
 
 def update_noise_multiplier(noise_multiplier, clipped_count_stddev) -> tf.Tensor:

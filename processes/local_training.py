@@ -134,7 +134,8 @@ def dp_sgd(
   chunk = _chunk_size(capacity, expected_batch_size, trees.num_elements(params))
   in_silo = tf.range(capacity) < data['num_examples']
   inside = regularizer_gradient if regularizer_inside_clip else None
-  noise_stddev = tf.where(noise_multiplier > 0.0, noise_multiplier * clipping_norm, 0.0)
+  # Chosen before the product: infinity * 0 is NaN.
+  noise_stddev = noise_multiplier * tf.where(noise_multiplier > 0.0, clipping_norm, 0.0)
 
   def one_step(step, params, statistics):
     coins = random_streams.uniform(random_streams.fold_in(batch_key, step), [capacity])
