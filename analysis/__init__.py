@@ -1,0 +1,1 @@
+"""The papers' theory as code."""

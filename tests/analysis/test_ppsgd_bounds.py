@@ -1,0 +1,158 @@
+"""PPSGD's theory: against optimisation, brute force, and algorithm 1 to 3 in NumPy."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from analysis import ppsgd_bounds
+
+RNG = np.random.default_rng(0)
+
+
+def _problem(num_users=8, dimension=3, radius=1.2, label_noise=0.3):
+  """Additive least squares; |x| = radius, x uniform on the sphere, +-label_noise."""
+  variances = np.full(num_users, (label_noise * radius) ** 2)
+  return ppsgd_bounds.Problem(
+    smoothness=2 * radius**2,
+    shared_variances=variances,
+    personal_variances=variances,
+    shared_gradients=np.zeros(num_users),
+    dimension=dimension,
+  )
+
+
+@pytest.mark.parametrize('alpha', [0.0, 0.01, 0.5, 20.0, math.inf])
+def test_minimal_alpha_norm_is_minimal(alpha):
+  optima = RNG.normal(size=(6, 4)) + 1.0
+  norm, shared, personal = ppsgd_bounds.minimal_alpha_norm(optima, alpha)
+  np.testing.assert_allclose(shared + personal, optima)
+
+  def alpha_norm(w):
+    weight = 0.0 if math.isinf(alpha) else 1 / alpha
+    return math.sqrt(weight * np.sum(w**2) + np.sum((optima - w) ** 2))
+
+  if alpha == 0.0:
+    np.testing.assert_array_equal(shared, 0.0)
+    assert norm == pytest.approx(np.linalg.norm(optima))
+    return
+  assert norm == pytest.approx(alpha_norm(shared))
+  for _ in range(20):
+    assert alpha_norm(shared + 0.1 * RNG.normal(size=4)) > norm
+
+
+def test_norm_of_equal_users_is_lemma_4_6():
+  v = RNG.normal(size=5)
+  for alpha in (0.3, 2.0):
+    norm, shared, _ = ppsgd_bounds.minimal_alpha_norm(np.tile(v, (7, 1)), alpha)
+    np.testing.assert_allclose(shared, alpha * 7 / (alpha * 7 + 1) * v)
+    assert norm == pytest.approx(math.sqrt(7 / (alpha * 7 + 1)) * np.linalg.norm(v))
+
+
+def test_threshold_on_samples_is_where_the_variance_term_turns():
+  common = dict(
+    num_users=30, variance=2.0, dimension=10, gradient_bound=3.0, epsilon=1.5, delta=1e-4
+  )
+  threshold = ppsgd_bounds.threshold_on_samples(**common)
+  alphas = np.array([0.0, 0.01, 0.1, 1.0, 10.0])
+  above = ppsgd_bounds.variance_term(alphas, samples=threshold * 1.01, **common)
+  below = ppsgd_bounds.variance_term(alphas, samples=threshold * 0.99, **common)
+  assert np.all(np.diff(above) > 0)
+  assert np.all(np.diff(below) < 0)
+  without = ppsgd_bounds.variance_term(alphas, samples=100, **{**common, 'epsilon': math.inf})
+  assert np.all(np.diff(without) < 0)
+
+
+def test_the_theorems_agree_where_they_meet():
+  """No sampling and minibatches of one: theorems 5.2 and B.4 are theorem 4.5."""
+  problem, ones = _problem(), np.ones(8)
+  common = dict(alpha=0.4, norm=2.0, rounds=50, noise=0.05)
+  first = ppsgd_bounds.theorem_4_5(problem, **common)
+  second = ppsgd_bounds.theorem_5_2(problem, rate=1.0, minibatches=ones, **common)
+  third = ppsgd_bounds.theorem_b_4(problem, rate=1.0, minibatches=ones, **common)
+  assert first.variance == pytest.approx(second.variance) == pytest.approx(third.variance)
+  assert second.bias == pytest.approx(third.bias)
+  # Their smoothness is cruder: alpha + alpha / N in the place of alpha.
+  assert second.bias / first.bias == pytest.approx(1 + 1 / 8)
+  assert first.total == first.bias + first.variance
+  # By hand: equation 6.
+  sigma = math.sqrt((0.4 + 1) * problem.shared_variances[0] / 8 + 0.4 * 3 * 0.05**2)
+  assert first.variance == pytest.approx(3 * sigma * 2.0 / math.sqrt(50))
+  assert first.step_size == pytest.approx(
+    min(1 / (4 * problem.smoothness * 0.4), 2.0 / math.sqrt(50) / sigma)
+  )
+
+
+def test_variance_of_sampling_users_is_that_of_the_gradient():
+  """E ||g*||^2 of equation 31 by Monte Carlo, for gradients that do not vanish."""
+  num_users, rate, alpha = 5, 0.4, 1.7
+  minibatches = np.array([1, 2, 1, 4, 2])
+  gradients = RNG.normal(size=(num_users, 3))
+  gradients -= np.average(gradients, axis=0, weights=minibatches)  # a minimiser of f^m
+  problem = ppsgd_bounds.Problem(
+    smoothness=1.0,
+    shared_variances=np.zeros(num_users),
+    personal_variances=np.zeros(num_users),
+    shared_gradients=np.sum(gradients**2, axis=1),
+    dimension=3,
+  )
+  bound = ppsgd_bounds.theorem_5_2(
+    problem, alpha=alpha, norm=1.0, rounds=9, rate=rate, minibatches=minibatches
+  )
+  coins = RNG.random((200_000, num_users)) < rate
+  g = (coins * minibatches) @ gradients / (rate * minibatches.sum())
+  second_moment = alpha * np.mean(np.sum(g**2, axis=1))
+  assert (bound.variance / 3 * math.sqrt(9)) ** 2 == pytest.approx(second_moment, rel=0.02)
+
+
+@pytest.mark.parametrize('algorithm', [1, 2, 3])
+@pytest.mark.parametrize('alpha', [0.05, 2.0])
+def test_bounds_hold_for_the_algorithms(algorithm, alpha):
+  """Algorithms 1, 2 and 3 in NumPy on additive least squares, mean excess risk of z_bar."""
+  n, d, radius, tau, rounds, repeats, noise = 8, 3, 1.2, 0.3, 60, 200, 0.02
+  problem = _problem(n, d, radius, tau)
+  optima = RNG.normal(size=(n, d)) * 0.2 + np.array([1.0, -1.0, 0.5])
+  rate = 1.0 if algorithm == 1 else 0.5
+  m = np.ones(n, int) if algorithm == 1 else np.array([1, 3, 2, 1, 2, 3, 1, 1])
+  norm, _, _ = ppsgd_bounds.minimal_alpha_norm(optima, alpha)
+  common = dict(alpha=alpha, norm=norm, rounds=rounds, noise=noise)
+  if algorithm == 1:
+    bound = ppsgd_bounds.theorem_4_5(problem, **common)
+  else:
+    theorem = ppsgd_bounds.theorem_5_2 if algorithm == 2 else ppsgd_bounds.theorem_b_4
+    bound = theorem(problem, rate=rate, minibatches=m, **common)
+  weights = m / m.sum() if algorithm == 2 else np.full(n, 1 / n)
+  eta, divisor = bound.step_size, rate * (m.sum() if algorithm == 2 else n)
+
+  w, theta = np.zeros((repeats, d)), np.zeros((repeats, n, d))
+  average = np.zeros((repeats, n, d))
+  for _ in range(rounds):
+    average += (w[:, None] + theta) / rounds
+    x = RNG.normal(size=(repeats, n, m.max(), d))
+    x *= radius / np.linalg.norm(x, axis=-1, keepdims=True)
+    label_noise = tau * RNG.choice([-1, 1], size=x.shape[:3])
+    error = np.einsum('rnkd,rnd->rnk', x, w[:, None] + theta - optima) - label_noise
+    error *= np.arange(m.max()) < m[:, None]
+    g = np.einsum('rnk,rnkd->rnd', error, x)
+    g /= m[:, None] if algorithm == 3 else 1
+    g *= RNG.random((repeats, n, 1)) < rate
+    theta -= eta / divisor * g
+    w -= alpha * eta * (g.sum(axis=1) / divisor + noise * RNG.normal(size=w.shape))
+  excess = 0.5 * radius**2 / d * np.sum((average - optima) ** 2, axis=-1) @ weights
+  assert excess.mean() < bound.total
+  # The bound is not empty: the start is worse than what it promises after more rounds.
+  assert np.isfinite(bound.total)
+  assert bound.bias > 0 and bound.variance > 0
+
+
+def test_noise_scale_by_hand():
+  scale = ppsgd_bounds.noise_scale(clip=2.0, rounds=16, delta=math.exp(-4), epsilon=0.5, total=100)
+  assert scale == pytest.approx(2.0 * math.sqrt(16 * 4) / 50)
+
+
+def test_wrong_problems_are_refused():
+  with pytest.raises(ValueError, match='smoothness=0 must be positive'):
+    dataclasses.replace(_problem(), smoothness=0)
+  with pytest.raises(ValueError, match='arrays of one length'):
+    dataclasses.replace(_problem(), shared_gradients=np.zeros(3))
