@@ -18,17 +18,73 @@ from experiments.metrics import EVERYONE, MetricTable
 _PSEUDO_CLIENT_ROWS = 200  # test rows of the server that are evaluated as one client
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Task:
-  """One model on one split."""
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class EvaluationTask:
+  """One model on one split.
+
+  Attributes:
+    split: 'test' or 'server_test'.
+    which: 'global' or 'personal'.
+    prefix: of the metrics' names.
+    examples: the split's examples.
+    client_ids: the clients' names; empty for the server's test set.
+    groups: bool [K] masks of clients by name; empty for the server's test set.
+  """
 
   split: str
-  which: str  # 'global' or 'personal'
-  prefix: str  # of the metrics' names
-  computation: Any
-  data: Any  # placed on the device
-  client_ids: tuple[str, ...]
-  groups: Mapping[str, np.ndarray]
+  which: str
+  prefix: str
+  examples: datasets.ClientExamples
+  client_ids: tuple[str, ...] = ()
+  groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+  def record(
+    self, table: MetricTable, round_: int, sums: Mapping[str, Any], *, each_client: bool
+  ) -> None:
+    """Adds the metrics after `round_` rounds to the table.
+
+    Args:
+      table: where to.
+      round_: rounds done.
+      sums: each client's sums [K] by metric, `num_examples` among them.
+      each_client: whether to add every client's own value as well.
+    """
+    sums = {name: np.asarray(value, np.float64) for name, value in sums.items()}
+    counts = sums.pop('num_examples')
+    has_rows = counts > 0
+    for name, total in sums.items():
+      name = self.prefix + name
+      if not self.groups:
+        table.add(round_, self.split, name, total.sum() / counts.sum())
+      for group, members in self.groups.items():
+        members = members & has_rows
+        if not members.any():
+          continue
+        own = total[members] / counts[members]
+        table.add(round_, self.split, name, total[members].sum() / counts[members].sum(), group)
+        table.add(round_, self.split, f'{name}_mean', own.mean(), group)
+        table.add(round_, self.split, f'{name}_std', own.std(), group)
+      if each_client and self.client_ids:
+        ids = [c for c, known in zip(self.client_ids, has_rows, strict=True) if known]
+        table.add_clients(round_, self.split, {name: (ids, total[has_rows] / counts[has_rows])})
+
+
+def evaluation_tasks(method, dataset) -> list[EvaluationTask]:
+  """Everything of a method that can be evaluated on a data set, its main model first."""
+  main = 'personal' if 'personal' in method.evaluations else 'global'
+  test = dataset.test.load(np.arange(dataset.num_clients))
+  groups = {EVERYONE: np.ones(dataset.num_clients, bool), **dataset.groups}
+  tasks = [
+    EvaluationTask(
+      split='test', which=which, prefix='' if which == main else f'{which}_', examples=test,
+      client_ids=dataset.client_ids, groups=groups,
+    )
+    for which in sorted(method.evaluations, key=lambda w: w != main)
+  ]  # fmt: skip
+  if dataset.server_test is not None and 'global' in method.evaluations:
+    examples = cut_into_clients(*dataset.server_test)
+    tasks.append(EvaluationTask(split='server_test', which='global', prefix='', examples=examples))
+  return tasks
 
 
 class Evaluator:
@@ -43,28 +99,12 @@ class Evaluator:
       runtime: where to evaluate.
     """
     self._runtime = runtime
-    self._tasks = []
-    main = 'personal' if 'personal' in method.evaluations else 'global'
-    test = dataset.test.load(np.arange(dataset.num_clients))
-    test_data = runtime.place(client_data(test))
-    groups = {EVERYONE: np.ones(dataset.num_clients, bool), **dataset.groups}
-    for which in sorted(method.evaluations, key=lambda w: w != main):
-      self._tasks.append(
-        _Task(
-          split='test', which=which, prefix='' if which == main else f'{which}_',
-          computation=method.build_evaluation(which, examples_spec(test)), data=test_data,
-          client_ids=dataset.client_ids, groups=groups,
-        )
-      )  # fmt: skip
-    if dataset.server_test is not None and 'global' in method.evaluations:
-      server_test = cut_into_clients(*dataset.server_test)
-      self._tasks.append(
-        _Task(
-          split='server_test', which='global', prefix='',
-          computation=method.build_evaluation('global', examples_spec(server_test)),
-          data=runtime.place(client_data(server_test)), client_ids=(), groups={},
-        )
-      )  # fmt: skip
+    self._tasks = evaluation_tasks(method, dataset)
+    self._computations = [
+      method.build_evaluation(task.which, examples_spec(task.examples)) for task in self._tasks
+    ]
+    placed = {id(t.examples): runtime.place(client_data(t.examples)) for t in self._tasks}
+    self._data = [placed[id(task.examples)] for task in self._tasks]
 
   def evaluate(
     self, table: MetricTable, round_: int, server_state, client_states, *, each_client: bool
@@ -78,27 +118,10 @@ class Evaluator:
       client_states: all clients' states, as placed on the runtime.
       each_client: whether to add every client's own value as well.
     """
-    for task in self._tasks:
+    for task, computation, data in zip(self._tasks, self._computations, self._data, strict=True):
       states = client_states if task.which == 'personal' else None
-      sums = self._runtime.evaluate(task.computation, server_state, states, task.data)
-      sums = {name: np.asarray(value, np.float64) for name, value in sums.items()}
-      counts = sums.pop('num_examples')
-      has_rows = counts > 0
-      for name, total in sums.items():
-        name = task.prefix + name
-        if not task.groups:
-          table.add(round_, task.split, name, total.sum() / counts.sum())
-        for group, members in task.groups.items():
-          members = members & has_rows
-          if not members.any():
-            continue
-          own = total[members] / counts[members]
-          table.add(round_, task.split, name, total[members].sum() / counts[members].sum(), group)
-          table.add(round_, task.split, f'{name}_mean', own.mean(), group)
-          table.add(round_, task.split, f'{name}_std', own.std(), group)
-        if each_client and task.client_ids:
-          ids = [c for c, known in zip(task.client_ids, has_rows, strict=True) if known]
-          table.add_clients(round_, task.split, {name: (ids, total[has_rows] / counts[has_rows])})
+      sums = self._runtime.evaluate(computation, server_state, states, data)
+      task.record(table, round_, sums, each_client=each_client)
 
 
 def client_data(examples, client_ids: np.ndarray | None = None) -> collections.OrderedDict:
