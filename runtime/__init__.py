@@ -1,0 +1,95 @@
+"""Run TensorFlow Federated computations fast: as one XLA program, on a GPU or a CPU.
+
+TFF's own runtime visits clients one message at a time and cannot use a GPU. Here
+the same, unmodified computation is compiled to a single program:
+
+    import runtime
+
+    with runtime.XlaContext(devices='gpu'):      # or 'cpu', or 'gpu:0,gpu:1'
+      state = process.initialize()
+      for _ in range(100):
+        state, metrics = process.next(state, client_data)
+
+`client_data` is a list with one structure of arrays for each client, as for TFF's
+own runtime. Any `tff.federated_computation` of known shapes is compiled; one with
+`tf.data` sequences runs too, one client at a time.
+
+For many rounds over a fixed population, `create` gives a `Runtime`: data are
+uploaded once, clients' states stay on the device and are updated in place, and a
+sweep over settings runs as one program.
+
+    with runtime.create('xla', devices='gpu') as xla:
+      data = xla.place({'x': x, 'y': y})          # arrays [K, ...]
+      states = xla.place_states(None)
+      for cohort in cohorts:                      # arrays of client rows
+        state, metrics = xla.round(process.next, state, states, data, cohort)
+
+`create('native')` is the same interface on TFF's own runtime, the reference.
+`python -m runtime.self_check` says what works on this machine.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+  from runtime.interface import ClientData as ClientData
+  from runtime.interface import ClientStates as ClientStates
+  from runtime.interface import Runtime as Runtime
+  from runtime.interface import UnsupportedComputationError as UnsupportedComputationError
+  from runtime.native import NativeContext as NativeContext
+  from runtime.native import NativeRuntime as NativeRuntime
+  from runtime.xla.context import XlaContext as XlaContext
+  from runtime.xla.runtime import XlaRuntime as XlaRuntime
+
+# TFF takes seconds to import: names are loaded when they are first used.
+_MODULES = {
+  'ClientData': 'runtime.interface',
+  'ClientStates': 'runtime.interface',
+  'NativeContext': 'runtime.native',
+  'NativeRuntime': 'runtime.native',
+  'Runtime': 'runtime.interface',
+  'UnsupportedComputationError': 'runtime.interface',
+  'XlaContext': 'runtime.xla.context',
+  'XlaRuntime': 'runtime.xla.runtime',
+}
+
+NAMES = ('xla', 'native')
+
+
+def __getattr__(name: str) -> Any:
+  if name in _MODULES:
+    return getattr(importlib.import_module(_MODULES[name]), name)
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def create(
+  name: str = 'xla', *, devices: str = 'cpu', clients_per_block: int | None = None
+) -> 'Runtime':
+  """Makes a runtime and makes its context TFF's default one.
+
+  Args:
+    name: `xla` or `native`.
+    devices: for `xla`: `cpu`, `gpu`, or a list such as `gpu:0,gpu:1`.
+    clients_per_block: for `xla`: clients vectorised at once; None for the default.
+
+  Returns:
+    A runtime, to be used in a `with` statement, or closed.
+
+  Raises:
+    ValueError: an unknown name or device, or an option of the other runtime.
+  """
+  if name not in NAMES:
+    raise ValueError(f'runtime={name!r}: expected one of {", ".join(NAMES)}.')
+  if name == 'native':
+    if devices != 'cpu' or clients_per_block is not None:
+      raise ValueError('runtime=native runs on the CPU and has no clients_per_block.')
+    created = importlib.import_module('runtime.native').NativeRuntime()
+  else:
+    created = importlib.import_module('runtime.xla.runtime').XlaRuntime(
+      devices=devices, clients_per_block=clients_per_block
+    )
+  # TFF's own default would start a worker that nothing ends.
+  importlib.import_module(
+    'tensorflow_federated.python.core.impl.context_stack.set_default_context'
+  ).set_default_context(created.context)
+  return created

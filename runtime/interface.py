@@ -1,0 +1,206 @@
+"""What every runtime offers: place data once, then run rounds on it."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class UnsupportedComputationError(ValueError):
+  """A runtime cannot run a computation; the message names what it lacks."""
+
+
+class ClientData(abc.ABC):
+  """Read-only arrays of all clients, a nested mapping with leaves [K, ...]."""
+
+  num_clients: int
+
+
+class ClientStates(abc.ABC):
+  """The states of all clients, leaves [K, ...], changed in place by `Runtime.round`.
+
+  With no leaves at all it stands for stateless clients.
+  """
+
+  num_clients: int | None
+
+  @abc.abstractmethod
+  def to_numpy(self) -> Any:
+    """A copy on the host: nested OrderedDict with NumPy leaves [K, ...]."""
+
+
+class Runtime(abc.ABC):
+  """Runs TFF computations of the form of a federated round.
+
+  A round's computation is `next(server_state@SERVER, client_state@CLIENTS,
+  data@CLIENTS) -> (server_state@SERVER, client_state@CLIENTS, metrics@SERVER)`.
+
+  A runtime is a context manager: inside `with`, it is also TFF's current
+  execution context, so that `process.initialize()` and the like run on it.
+  """
+
+  name: str
+  context: Any  # The TFF execution context of this runtime.
+
+  @abc.abstractmethod
+  def place(self, tree: Any) -> ClientData:
+    """Uploads the clients' data, once.
+
+    Args:
+      tree: nested mappings with arrays [K, ...].
+
+    Raises:
+      ValueError: leading axes differ, or a client has NaN or infinite values.
+    """
+
+  @abc.abstractmethod
+  def place_states(self, tree: Any) -> ClientStates:
+    """Makes the states of a population: nested mappings of [K, ...] arrays, or None."""
+
+  @abc.abstractmethod
+  def round(
+    self,
+    next_computation: Any,
+    server_state: Any,
+    client_states: ClientStates | None,
+    data: ClientData,
+    cohort: Any,
+    *,
+    data_rows: Any = None,
+    settings: int | None = None,
+  ) -> tuple[Any, Any]:
+    """Runs one round.
+
+    Args:
+      next_computation: the process's `next`.
+      server_state: as the computation's type says; a sweep's leaves have a leading
+        axis [S, ...].
+      client_states: the population's states, updated in place for the cohort.
+      data: the clients' data.
+      cohort: int array of the rows of `client_states` that take part, without
+        repetition, possibly empty. In a sweep a list of S such arrays, whose rows
+        are s * K + k.
+      data_rows: rows of `data`, beside `cohort`. Default: the cohort's rows; in a
+        sweep their remainder k.
+      settings: S, the number of settings of a sweep; None for a single run.
+
+    Returns:
+      The server state and the metrics; leaves may stay on the device. A sweep's
+      have a leading axis [S, ...].
+
+    Raises:
+      UnsupportedComputationError: this runtime cannot run the computation.
+      ValueError: arguments do not fit the computation's type.
+      MemoryError: the device's memory does not suffice.
+    """
+
+  @abc.abstractmethod
+  def evaluate(
+    self,
+    computation: Any,
+    server_state: Any,
+    client_states: ClientStates | None,
+    data: ClientData,
+    rows: Any = None,
+    *,
+    settings: int | None = None,
+  ) -> Any:
+    """Runs a computation of the same parameters whose result is at CLIENTS.
+
+    Args:
+      computation: (server_state@SERVER, client_state@CLIENTS, data@CLIENTS) ->
+        values@CLIENTS.
+      server_state: as in `round`.
+      client_states: as in `round`; not changed.
+      data: the clients' data.
+      rows: the clients k to evaluate; all by default.
+      settings: S for a sweep.
+
+    Returns:
+      Nested OrderedDict with NumPy leaves [len(rows), ...]; [S, len(rows), ...] for a sweep.
+    """
+
+  @abc.abstractmethod
+  def to_numpy(self, tree: Any) -> Any:
+    """The same tree with NumPy leaves."""
+
+  @property
+  @abc.abstractmethod
+  def compilations(self) -> int:
+    """How many programs were compiled so far."""
+
+  @property
+  @abc.abstractmethod
+  def compile_seconds(self) -> float:
+    """Seconds spent on tracing and compiling so far."""
+
+  @property
+  @abc.abstractmethod
+  def description(self) -> str:
+    """One line: what runs where."""
+
+  def close(self) -> None:
+    """Ends what the runtime has started. It may be called twice."""
+
+  def __enter__(self) -> 'Runtime':
+    # pylint: disable-next=g-import-not-at-top
+    from tensorflow_federated.python.core.impl.context_stack import context_stack_impl
+
+    self._installed = context_stack_impl.context_stack.install(self.context)
+    self._installed.__enter__()
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    self._installed.__exit__(*exception)
+    self.close()
+
+
+def as_rows(rows: Any, limit: int | None, what: str) -> np.ndarray:
+  """An int32 array of rows, checked.
+
+  Raises:
+    ValueError: not one-dimensional integers, repeated, or outside [0, limit).
+  """
+  array = np.asarray(rows)
+  if array.size == 0:
+    return np.zeros([0], np.int32)
+  if array.ndim != 1 or array.dtype.kind not in 'iu':
+    raise ValueError(f'{what} must be a one-dimensional array of integers, not {rows!r}.')
+  if array.min() < 0 or (limit is not None and array.max() >= limit):
+    raise ValueError(f'{what} has rows outside [0, {limit}): {array.min()} to {array.max()}.')
+  return array.astype(np.int32)
+
+
+def cohort_rows(
+  cohort: Any,
+  data_rows: Any,
+  num_clients: int,
+  num_states: int | None,
+  settings: int | None,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """(state rows, data rows) of every setting; a single run is one setting.
+
+  Raises:
+    ValueError: rows out of range, repeated, or of different lengths.
+  """
+  cohorts: Sequence[Any] = [cohort] if settings is None else list(cohort)
+  if settings is not None and len(cohorts) != settings:
+    raise ValueError(f'cohort has {len(cohorts)} arrays for settings={settings}.')
+  given = [None] * len(cohorts) if data_rows is None else (
+    [data_rows] if settings is None else list(data_rows)
+  )
+  if len(given) != len(cohorts):
+    raise ValueError(f'data_rows has {len(given)} arrays for {len(cohorts)} cohorts.')
+  result = []
+  for states, rows in zip(cohorts, given):
+    states = as_rows(states, num_states, 'cohort')
+    if len(np.unique(states)) != len(states):
+      raise ValueError('cohort has a client twice.')
+    if rows is None:
+      rows = states % num_clients if settings is not None else states
+    rows = as_rows(rows, num_clients, 'data_rows')
+    if len(rows) != len(states):
+      raise ValueError(f'data_rows has {len(rows)} rows for a cohort of {len(states)}.')
+    result.append((states, rows))
+  return result

@@ -1,0 +1,281 @@
+"""TFF's own C++ runtime, the reference, with a worker that always ends.
+
+TFF starts `worker_binary` as a child that inherits the program's output and
+outlives it: a pipe on the output then never closes. Here a small shell stands
+between: it starts the worker and waits for the end of its standard input, which
+is a pipe from this process. When this process ends, in whatever way (SIGKILL
+included), the pipe closes and the shell kills the worker.
+
+TFF's runtime cannot run an empty cohort ('Attempting to deserialize federated
+value with no data'); such a round is computed by the plain interpreter of
+`runtime.xla.eager`, which gives what the intrinsics' definitions say.
+"""
+
+import collections
+import os
+import subprocess
+import time
+from typing import Any
+
+import grpc
+import numpy as np
+import portpicker
+import tensorflow_federated
+from tensorflow_federated.python.core.backends.native import compiler
+from tensorflow_federated.python.core.backends.test import compiler as test_compiler
+from tensorflow_federated.python.core.environments.tensorflow_frontend import (
+  tensorflow_computation,
+)
+from tensorflow_federated.python.core.impl.context_stack import context_base, context_stack_impl
+from tensorflow_federated.python.core.impl.execution_contexts import sync_execution_context
+from tensorflow_federated.python.core.impl.executor_stacks import python_executor_stacks
+from tensorflow_federated.python.core.impl.executors import (
+  remote_executor,
+  remote_executor_grpc_stub,
+)
+from tensorflow_federated.python.core.impl.types import placements
+
+from runtime import interface, trees
+
+_START_SECONDS = 60.0
+_KEEPER = '"$0" "$@" </dev/null & read -r _; kill -9 $!'
+_CHANNEL_OPTIONS = [
+  ('grpc.max_message_length', 2_000_000_000),
+  ('grpc.max_receive_message_length', 2_000_000_000),
+  ('grpc.max_send_message_length', 2_000_000_000),
+]
+
+
+class _Worker:
+  """The C++ worker; started by the first call of `stub`."""
+
+  def __init__(self):
+    self._process: subprocess.Popen | None = None
+    self._stub = None
+
+  def stub(self):
+    """A connection to the running worker.
+
+    Raises:
+      RuntimeError: the worker does not start.
+    """
+    if self._stub is not None and self._stub.is_ready:
+      return self._stub
+    self.close()
+    port = portpicker.pick_unused_port()
+    folder = os.path.join(os.path.dirname(tensorflow_federated.__file__), 'data')
+    binary = os.path.join(folder, 'worker_binary')
+    # A session of its own: Ctrl-C in a terminal or notebook does not reach it.
+    self._process = subprocess.Popen(
+      ['/bin/sh', '-c', _KEEPER, binary, f'--port={port}'],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.DEVNULL,
+      stderr=subprocess.DEVNULL,
+      start_new_session=True,
+    )
+    channel = grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS)
+    self._stub = remote_executor_grpc_stub.RemoteExecutorGrpcStub(channel)
+    deadline = time.monotonic() + _START_SECONDS
+    while not self._stub.is_ready:
+      if time.monotonic() > deadline or self._process.poll() is not None:
+        self.close()
+        raise RuntimeError(f"TFF's worker did not start: {binary}")
+      time.sleep(0.1)
+    return self._stub
+
+  def close(self) -> None:
+    """Ends the worker, if there is one."""
+    if self._process is not None:
+      self._process.stdin.close()
+      self._process.wait()
+    self._process = None
+    self._stub = None
+
+
+class NativeContext(context_base.SyncContext):
+  """A TFF execution context on TFF's C++ runtime; its worker is started when first needed.
+
+  Secure aggregations are replaced by the sums that they equal.
+  """
+
+  def __init__(self):
+    self._worker = _Worker()
+    self._context = None
+    self._installed = []
+
+  def _start(self):
+    worker = self._worker
+
+    def make_executor(cardinalities):
+      cardinalities.setdefault(placements.CLIENTS, 0)
+      executor = remote_executor.RemoteExecutor(worker.stub())
+      executor.set_cardinalities(cardinalities)
+      return executor
+
+    self._context = sync_execution_context.SyncExecutionContext(
+      executor_fn=python_executor_stacks.ResourceManagingExecutorFactory(make_executor),
+      compiler_fn=lambda comp: compiler.desugar_and_transform_to_native(
+        test_compiler.replace_secure_intrinsics_with_bodies(comp)
+      ),
+      transform_args=tensorflow_computation.transform_args,
+      transform_result=tensorflow_computation.transform_result,
+    )
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    """Runs a computation; called by TFF."""
+    if self._context is None:
+      self._start()
+    return self._context.invoke(comp, arg)
+
+  def close(self) -> None:
+    """Ends the worker; a later call starts another."""
+    self._context = None
+    self._worker.close()
+
+  def __enter__(self) -> 'NativeContext':
+    installed = context_stack_impl.context_stack.install(self)
+    installed.__enter__()
+    self._installed.append(installed)
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    self._installed.pop().__exit__(*exception)
+    self.close()
+
+
+class NativeClientData(interface.ClientData):
+  """Clients' data on the host."""
+
+  def __init__(self, tree: Any, num_clients: int):
+    self.tree = tree
+    self.num_clients = num_clients
+
+
+class NativeClientStates(interface.ClientStates):
+  """Clients' states on the host."""
+
+  def __init__(self, tree: Any, num_clients: int | None):
+    self.tree = tree
+    self.num_clients = num_clients
+
+  def to_numpy(self) -> Any:
+    return _copied(self.tree)
+
+  def write(self, row: int, tree: Any) -> None:
+    """Replaces one client's state."""
+    for target, value in zip(trees.leaves_of(self.tree), trees.leaves_of(tree)):
+      target[row] = value
+
+
+def _copied(tree):
+  if isinstance(tree, collections.abc.Mapping):
+    return collections.OrderedDict((k, _copied(v)) for k, v in tree.items())
+  return np.array(tree)
+
+
+class NativeRuntime(interface.Runtime):
+  """Runs rounds on TFF's C++ runtime, each client's values sent every time."""
+
+  name = 'native'
+
+  def __init__(self):
+    self.context = NativeContext()
+    self._plain = None
+
+  def place(self, tree: Any) -> NativeClientData:
+    tree, arrays = trees.stacked_leaves(tree, what='data')
+    if not arrays:
+      raise ValueError('data has no arrays.')
+    return NativeClientData(tree, len(arrays[0]))
+
+  def place_states(self, tree: Any) -> NativeClientStates:
+    if tree is None:
+      return NativeClientStates(collections.OrderedDict(), None)
+    tree, arrays = trees.stacked_leaves(tree, what='client_states')
+    return NativeClientStates(_copied(tree), len(arrays[0]) if arrays else None)
+
+  def round(
+    self,
+    next_computation: Any,
+    server_state: Any,
+    client_states: interface.ClientStates | None,
+    data: interface.ClientData,
+    cohort: Any,
+    *,
+    data_rows: Any = None,
+    settings: int | None = None,
+  ) -> tuple[Any, Any]:
+    states = client_states or NativeClientStates(collections.OrderedDict(), None)
+    rows = interface.cohort_rows(cohort, data_rows, data.num_clients, states.num_clients, settings)
+    if settings is None:
+      return self._round(next_computation, trees.to_numpy(server_state), states, data, *rows[0])
+    server_state = trees.to_numpy(server_state)
+    outputs = [
+      self._round(next_computation, trees.at_row(server_state, s), states, data, *rows[s])
+      for s in range(settings)
+    ]
+    return tuple(trees.stacked([output[i] for output in outputs]) for i in range(2))
+
+  def _round(self, computation, server_state, states, data, state_rows, data_rows):
+    state, new_states, metrics = self._call(
+      computation,
+      server_state,
+      [trees.at_row(states.tree, row) for row in state_rows],
+      [trees.at_row(data.tree, row) for row in data_rows],
+    )
+    for row, new in zip(state_rows, new_states):
+      states.write(row, new)
+    return state, metrics
+
+  def _call(self, computation, server_state, client_states, client_data):
+    context = self.context
+    if not client_data:
+      # pylint: disable-next=g-import-not-at-top
+      from runtime.xla import context as xla_context
+
+      context = self._plain = self._plain or xla_context.XlaContext(compiled=False)
+    with context_stack_impl.context_stack.install(context):
+      return computation(server_state, client_states, client_data)
+
+  def evaluate(
+    self,
+    computation: Any,
+    server_state: Any,
+    client_states: interface.ClientStates | None,
+    data: interface.ClientData,
+    rows: Any = None,
+    *,
+    settings: int | None = None,
+  ) -> Any:
+    states = client_states or NativeClientStates(collections.OrderedDict(), None)
+    given = np.arange(data.num_clients) if rows is None else rows
+    rows = interface.as_rows(given, data.num_clients, 'rows')
+    server_state = trees.to_numpy(server_state)
+    values = [trees.at_row(data.tree, row) for row in rows]
+    results = []
+    for s in range(settings or 1):
+      results.append(trees.stacked(list(self._call(
+        computation,
+        server_state if settings is None else trees.at_row(server_state, s),
+        [trees.at_row(states.tree, row + s * data.num_clients) for row in rows],
+        values,
+      ))))
+    return results[0] if settings is None else trees.stacked(results)
+
+  def to_numpy(self, tree: Any) -> Any:
+    return trees.to_numpy(tree)
+
+  @property
+  def compilations(self) -> int:
+    return 0
+
+  @property
+  def compile_seconds(self) -> float:
+    return 0.0
+
+  @property
+  def description(self) -> str:
+    return "TFF's C++ runtime on the CPU"
+
+  def close(self) -> None:
+    self.context.close()

@@ -1,0 +1,254 @@
+"""Between TFF types, Python containers and flat lists of leaves."""
+
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import tensorflow as tf
+from tensorflow_federated.python.common_libs import structure
+from tensorflow_federated.python.core.impl.types import (
+  computation_types,
+  placements,
+  type_conversions,
+)
+
+Type = computation_types.Type
+
+
+def is_clients(type_: Type) -> bool:
+  """Whether the type is placed at CLIENTS."""
+  return (
+    isinstance(type_, computation_types.FederatedType)
+    and type_.placement is placements.CLIENTS
+  )
+
+
+def member(type_: Type) -> Type:
+  """The type without its placement."""
+  return type_.member if isinstance(type_, computation_types.FederatedType) else type_
+
+
+def fields(type_: Type) -> list[tuple[str | None, Type]]:
+  """Names (None where unnamed) and types of a struct's elements."""
+  return list(structure.iter_elements(type_))
+
+
+def leaf_types(type_: Type) -> list[Type]:
+  """The tensor and sequence types inside a type, depth first; placements are ignored."""
+  type_ = member(type_)
+  if isinstance(type_, computation_types.StructType):
+    return [leaf for _, element in fields(type_) for leaf in leaf_types(element)]
+  return [type_]
+
+
+def static_shape(type_: Type) -> tf.TensorShape:
+  """The shape of a tensor type as TensorFlow has it."""
+  return tf.TensorShape(type_.shape)
+
+
+def is_static(type_: Type) -> bool:
+  """Whether every leaf is a tensor of fully known shape and of a numeric type."""
+  return all(
+    isinstance(leaf, computation_types.TensorType)
+    and static_shape(leaf).is_fully_defined()
+    and not np.issubdtype(leaf.dtype, np.str_)
+    for leaf in leaf_types(type_)
+  )
+
+
+def leaf_names(type_: Type, prefix: str = '') -> list[str]:
+  """A readable path for every leaf, in the order of `leaf_types`."""
+  type_ = member(type_)
+  if not isinstance(type_, computation_types.StructType):
+    return [prefix or 'value']
+  names = []
+  for index, (name, element) in enumerate(fields(type_)):
+    step = name if name is not None else str(index)
+    names += leaf_names(element, f'{prefix}.{step}' if prefix else step)
+  return names
+
+
+def flatten(type_: Type, value: Any, what: str = 'value') -> list[Any]:
+  """The leaves of a Python value which follows a TFF type.
+
+  Args:
+    type_: a type without CLIENTS placements.
+    value: mappings, sequences, attrs or dataclass objects, or TFF structs, nested
+      as the type says.
+    what: what the value is, for messages.
+
+  Returns:
+    The leaves in the order of `leaf_types(type_)`, unconverted.
+
+  Raises:
+    ValueError: the value's structure is not the type's.
+  """
+  type_ = member(type_)
+  if not isinstance(type_, computation_types.StructType):
+    if isinstance(value, (Mapping, structure.Struct)):
+      raise ValueError(f'{what} is a structure, but {type_} is expected.')
+    return [value]
+  elements = fields(type_)
+  leaves = []
+  for index, (name, inner) in enumerate(elements):
+    step = f'{what}.{name}' if name is not None else f'{what}[{index}]'
+    leaves += flatten(inner, element(value, index, name, elements, what), step)
+  return leaves
+
+
+def element(value: Any, index: int, name: str | None, elements: Any, what: str) -> Any:
+  """The element of a value that belongs to a struct type's element; see `flatten`."""
+  names = [n for n, _ in elements]
+  expected = ', '.join(n or str(i) for i, n in enumerate(names)) or 'nothing'
+  if isinstance(value, Mapping):
+    if len(value) != len(elements) or (name is not None and name not in value):
+      raise ValueError(
+        f'{what} has the fields {", ".join(map(str, value)) or "nothing"}; expected {expected}.'
+      )
+    return value[name] if name is not None else list(value.values())[index]
+  if isinstance(value, structure.Struct) or (
+    isinstance(value, (tuple, list)) and not hasattr(value, '_fields')
+  ):
+    if len(value) != len(elements):
+      raise ValueError(f'{what} has {len(value)} elements; expected {expected}.')
+    return value[index]
+  if name is not None and (attrs.has(type(value)) or hasattr(value, name)):
+    return getattr(value, name)
+  raise ValueError(f'{what} is of type {type(value).__name__}; expected a structure of {expected}.')
+
+
+def nested(type_: Type, leaves: Iterator[Any]) -> Any:
+  """Nested tuples of a type's form, filled from an iterator of leaves."""
+  type_ = member(type_)
+  if isinstance(type_, computation_types.StructType):
+    return tuple(nested(element, leaves) for _, element in fields(type_))
+  return next(leaves)
+
+
+def container(type_: Type, leaves: Iterator[Any]) -> Any:
+  """Python containers of a type's form (OrderedDict, attrs class, ...) from leaves."""
+  type_ = member(type_)
+
+  def build(t):
+    if isinstance(t, computation_types.StructType):
+      return structure.Struct([(name, build(element)) for name, element in fields(t)])
+    return next(leaves)
+
+  return type_conversions.type_to_py_container(build(type_), type_)
+
+
+def to_tensor(leaf: Any, type_: Type, what: str) -> tf.Tensor:
+  """Converts a leaf to the tensor that its type says.
+
+  Raises:
+    ValueError: the leaf's dtype or shape differs. Python numbers and arrays of the
+      same kind (say float64 for float32, int64 for int32) are converted.
+  """
+  dtype = tf.as_dtype(type_.dtype)
+  found = leaf if tf.is_tensor(leaf) else np.asarray(leaf)
+  shape = tf.TensorShape(found.shape)
+  found_dtype = tf.as_dtype(found.dtype)
+  if not static_shape(type_).is_compatible_with(shape):
+    raise ValueError(f'{what} has the shape {shape}; {static_shape(type_)} is expected.')
+  if found_dtype != dtype:
+    same_kind = (found_dtype.is_floating and dtype.is_floating) or (
+      found_dtype.is_integer and dtype.is_integer
+    )
+    is_python = isinstance(leaf, (bool, int, float))
+    if not (same_kind or (is_python and dtype.is_floating)) or tf.is_tensor(leaf):
+      raise ValueError(f'{what} has the dtype {found_dtype.name}; {dtype.name} is expected.')
+    found = found.astype(dtype.as_numpy_dtype)
+  return tf.convert_to_tensor(found)
+
+
+def stacked_leaves(
+  tree: Any, *, what: str, allow_nan: bool = False
+) -> tuple[Any, list[np.ndarray]]:
+  """The arrays of a nested mapping of [K, ...] arrays, checked.
+
+  Args:
+    tree: nested mappings with array leaves, all with the same leading axis.
+    what: what the tree is, for messages.
+    allow_nan: whether NaN and infinities are accepted.
+
+  Returns:
+    The tree with NumPy leaves, and its leaves.
+
+  Raises:
+    ValueError: leading axes differ, an array is not numeric, or has NaN or infinities.
+  """
+  arrays = []
+
+  def visit(node, path):
+    if isinstance(node, Mapping):
+      return collections.OrderedDict((k, visit(v, f'{path}.{k}')) for k, v in node.items())
+    array = np.asarray(node)
+    if array.ndim == 0:
+      raise ValueError(f'{path} is a scalar; arrays with a leading client axis are expected.')
+    if array.dtype.kind not in 'biuf' and array.dtype.name != 'bfloat16':
+      raise ValueError(f'{path} has the dtype {array.dtype}; numbers are expected.')
+    if arrays and len(array) != len(arrays[0]):
+      raise ValueError(
+        f'{path} is for {len(array)} clients; the arrays before it are for {len(arrays[0])}.'
+      )
+    if not allow_nan and array.dtype.kind == 'f':
+      check_finite(array, path)
+    arrays.append(array)
+    return array
+
+  return visit(tree, what), arrays
+
+
+def check_finite(array: np.ndarray, what: str) -> None:
+  """Raises ValueError naming the first client whose row is not finite."""
+  # A sum is finite if all are, and needs no array of the same size.
+  with np.errstate(over='ignore', invalid='ignore'):
+    if np.isfinite(array.sum(dtype=np.float64)):
+      return
+  for row, values in enumerate(array):
+    if not np.isfinite(values).all():
+      raise ValueError(f'{what}: client {row} has NaN or infinite values.')
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
+  """Applies a function to the leaves of nested mappings, sequences and attrs objects."""
+  if isinstance(tree, Mapping):
+    return collections.OrderedDict((k, map_leaves(function, v)) for k, v in tree.items())
+  if isinstance(tree, tuple) and hasattr(tree, '_fields'):
+    return type(tree)(*(map_leaves(function, v) for v in tree))
+  if isinstance(tree, (tuple, list)):
+    return type(tree)(map_leaves(function, v) for v in tree)
+  if attrs.has(type(tree)):
+    return attrs.evolve(
+      tree,
+      **{f.name: map_leaves(function, getattr(tree, f.name)) for f in attrs.fields(type(tree))},
+    )
+  return function(tree)
+
+
+def to_numpy(tree: Any) -> Any:
+  """The same structure with NumPy leaves."""
+  return map_leaves(np.asarray, tree)
+
+
+def at_row(tree: Any, row: int) -> Any:
+  """A nested structure with every leaf indexed on its leading axis."""
+  return map_leaves(lambda leaf: leaf[row], tree)
+
+
+def stacked(structures: Sequence[Any]) -> Any:
+  """One structure of NumPy leaves [n, ...] from n structures (at least one)."""
+  if isinstance(structures[0], Mapping):
+    return collections.OrderedDict(
+      (k, stacked([s[k] for s in structures])) for k in structures[0]
+    )
+  return np.stack([np.asarray(s) for s in structures])
+
+
+def leaves_of(tree: Any) -> Sequence[Any]:
+  """The leaves of a nested mapping, depth first."""
+  if isinstance(tree, Mapping):
+    return [leaf for v in tree.values() for leaf in leaves_of(v)]
+  return [tree]

@@ -1,0 +1,1 @@
+"""TFF computations as one XLA program; see `runtime` for the public face."""

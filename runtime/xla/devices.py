@@ -1,0 +1,97 @@
+"""Which devices to compute on, and what fits on them."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+_GPU_LIMIT = 1024  # Lanes beyond this add memory and compile time, but no speed.
+
+
+def resolve(names: str) -> list[str]:
+  """TensorFlow device names from `cpu`, `gpu`, or a list such as `gpu:0,gpu:1`.
+
+  Raises:
+    ValueError: a name is malformed, or there is no such device.
+  """
+  devices = []
+  for name in (part.strip().lower() for part in names.split(',')):
+    kind, _, index = name.partition(':')
+    if kind not in ('cpu', 'gpu') or (index and not index.isdigit()):
+      raise ValueError(f'device={names!r}: expected cpu, gpu, or a list such as gpu:0,gpu:1.')
+    found = tf.config.list_logical_devices(kind.upper()) if kind == 'cpu' else _gpus()
+    number = int(index or 0)
+    if number >= len(found):
+      raise ValueError(
+        f'device={names!r}: TensorFlow sees {len(found)} {kind.upper()} device(s)'
+        + ('; install the gpu extra and check nvidia-smi.' if kind == 'gpu' and not found else '.')
+      )
+    devices.append(found[number].name)
+  if len(set(devices)) != len(devices):
+    raise ValueError(f'device={names!r} names a device twice.')
+  return devices
+
+
+def _gpus() -> list:
+  """The GPUs, with memory growth on and XLA told where CUDA's libdevice is."""
+  for gpu in tf.config.list_physical_devices('GPU'):
+    try:
+      tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:  # Already initialised: it stays as it is.
+      pass
+  _point_xla_to_cuda()
+  return tf.config.list_logical_devices('GPU')
+
+
+def _point_xla_to_cuda() -> None:
+  if 'xla_gpu_cuda_data_dir' in os.environ.get('XLA_FLAGS', ''):
+    return
+  try:
+    import nvidia.cuda_nvcc as nvcc  # pylint: disable=g-import-not-at-top # pyright: ignore
+  except ImportError:
+    return
+  folder = list(nvcc.__path__)[0]
+  flags = os.environ.get('XLA_FLAGS', '')
+  os.environ['XLA_FLAGS'] = f'{flags} --xla_gpu_cuda_data_dir={folder}'.strip()
+  # XLA starts ptxas from the path, and looks for libdevice in its data directory.
+  os.environ['PATH'] = os.path.join(folder, 'bin') + os.pathsep + os.environ.get('PATH', '')
+
+
+def free_memory(device: str) -> int:
+  """Bytes that are free on a device, as far as is known."""
+  if 'GPU' in device:
+    name = device.rsplit('/device:', 1)[-1]
+    used = tf.config.experimental.get_memory_info(name)['current']
+    try:
+      import pynvml  # pylint: disable=g-import-not-at-top # pyright: ignore
+
+      pynvml.nvmlInit()
+      index = int(name.split(':')[1])
+      return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).free
+    except Exception:  # pylint: disable=broad-except
+      return 16 * 2**30 - used  # Without NVML: the size of a small GPU.
+  return os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+
+
+def clients_per_block(device: str, bytes_per_client: int, num_clients: int) -> int:
+  """The default number of clients that are vectorised at once.
+
+  On a CPU one: the client's work stays in the cache. On a GPU the largest power
+  of two of clients, up to the cohort and 1,024, whose working memory, taken as 16
+  times a client's data and model, fits in a quarter of the free memory.
+  """
+  if 'GPU' not in device:
+    return 1
+  fits = free_memory(device) // 4 // max(1, 16 * bytes_per_client)
+  limit = max(1, min(fits, num_clients, _GPU_LIMIT))
+  return 2 ** int(np.log2(limit))
+
+
+def padded_size(size: int, limit: int | None = None) -> int:
+  """The bucket for a size: with a quarter to spare, up to a power of two of at least 16.
+
+  Cohorts of varying size then share one program. Never more than `limit`, which is
+  the size of the population, if every client is in the cohort.
+  """
+  bucket = max(16, 2 ** int(np.ceil(np.log2(max(1, 1.25 * size)))))
+  return bucket if limit is None else max(size, min(bucket, limit))

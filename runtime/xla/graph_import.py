@@ -1,0 +1,194 @@
+"""Runs the TensorFlow graph of a TFF `CompiledComputation` inside another graph.
+
+TFF serialises a `tff.tensorflow.computation` as a GraphDef with bindings which
+say which tensors are its parameters and results. Importing it with
+`tf.graph_util.import_graph_def` alone is not enough here:
+
+*   XLA refuses placeholders, so the bound ones and the session token go.
+*   `pfor` can only look into a `While` or a function call if the function is a
+    real `FuncGraph`; so the library's functions are rebuilt as
+    `ConcreteFunction`s, callees first, instead of being copied as FunctionDefs.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_type as function_type_lib
+from tensorflow.python.eager.polymorphic_function import concrete_function, function_type_utils
+from tensorflow.python.framework import function_def_to_graph, ops
+
+
+def run(proto: Any, argument: Any) -> Any:
+  """Adds a computation's graph to the current graph and returns its result.
+
+  Args:
+    proto: a `computation_pb2.Computation` whose `tensorflow` field is set.
+    argument: nested tuples of tensors (sequences as variant tensors), or None.
+
+  Returns:
+    The result as nested tuples of tensors (sequences as variant tensors).
+  """
+  tensorflow = proto.tensorflow
+  graph_def = tf.compat.v1.GraphDef()
+  tensorflow.graph_def.Unpack(graph_def)
+  feeds = {}
+  if tensorflow.HasField('parameter'):
+    _bind(tensorflow.parameter, argument, feeds)
+  results = _tensor_names(tensorflow.result)
+
+  _run_initializer_first(graph_def, tensorflow.initialize_op)
+  _rebuild_library(graph_def)
+  _remove_placeholders(graph_def, {*feeds, tensorflow.session_token_tensor_name})
+  used = {name.lstrip('^').split(':')[0] for node in graph_def.node for name in node.input}
+  fetches = [name for name in results if name not in feeds]
+  fetched = {}
+  if fetches:
+    imported = tf.graph_util.import_graph_def(
+      graph_def,
+      input_map={k: v for k, v in feeds.items() if k.split(':')[0] in used},
+      return_elements=fetches,
+      name='tff',
+    )
+    fetched = dict(zip(fetches, imported))
+  # A result may be a parameter that is passed through.
+  return _unbind(
+    tensorflow.result, iter([feeds[n] if n in feeds else fetched[n] for n in results])
+  )
+
+
+def _bind(binding, value, feeds) -> None:
+  kind = binding.WhichOneof('binding')
+  if kind == 'tensor':
+    # An identity, because importing does not capture tensors of an outer graph.
+    feeds[binding.tensor.tensor_name] = tf.identity(value)
+  elif kind == 'sequence':
+    feeds[binding.sequence.variant_tensor_name] = tf.identity(value)
+  elif kind == 'struct':
+    for element, part in zip(binding.struct.element, value, strict=True):
+      _bind(element, part, feeds)
+
+
+def _tensor_names(binding) -> list[str]:
+  kind = binding.WhichOneof('binding')
+  if kind == 'tensor':
+    return [binding.tensor.tensor_name]
+  if kind == 'sequence':
+    return [binding.sequence.variant_tensor_name]
+  return [name for element in binding.struct.element for name in _tensor_names(element)]
+
+
+def _unbind(binding, tensors: Iterator[tf.Tensor]) -> Any:
+  if binding.WhichOneof('binding') == 'struct':
+    return tuple(_unbind(element, tensors) for element in binding.struct.element)
+  return next(tensors)
+
+
+def _run_initializer_first(graph_def, initializer: str) -> None:
+  """Makes everything wait for the initialisation of the graph's variables and tables."""
+  if not initializer:
+    return
+  nodes = {node.name: node for node in graph_def.node}
+  before = set()
+  pending = [initializer]
+  while pending:
+    name = pending.pop()
+    if name not in before:
+      before.add(name)
+      pending += [i.lstrip('^').split(':')[0] for i in nodes[name].input]
+  for node in graph_def.node:
+    if node.name not in before and node.op not in ('Placeholder', 'Const'):
+      node.input.append(f'^{initializer}')
+
+
+def _remove_placeholders(graph_def, tensor_names: set[str]) -> None:
+  names = {name.split(':')[0] for name in tensor_names if name}
+  kept = [n for n in graph_def.node if not (n.op == 'Placeholder' and n.name in names)]
+  for node in kept:
+    controls = [i for i in node.input if i.startswith('^') and i[1:] in names]
+    for control in controls:
+      node.input.remove(control)
+  nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
+  nodes.node.extend(kept)
+  graph_def.CopyFrom(nodes)
+
+
+def _callees(nodes, names) -> set[str]:
+  found = set()
+  for node in nodes:
+    if node.op in names:
+      found.add(node.op)
+    for attr in node.attr.values():
+      for function in (attr.func, *attr.list.func):
+        if function.name in names:
+          found.add(function.name)
+  return found
+
+
+def _rename_callees(nodes, new_names: dict[str, str]) -> None:
+  for node in nodes:
+    node.op = new_names.get(node.op, node.op)
+    for attr in node.attr.values():
+      for function in (attr.func, *attr.list.func):
+        if function.name:
+          function.name = new_names.get(function.name, function.name)
+
+
+def _rebuild_library(graph_def) -> None:
+  """Replaces the GraphDef's function library by functions of the current graph."""
+  pending = {f.signature.name: f for f in graph_def.library.function}
+  needed = set()
+  frontier = _callees(graph_def.node, pending)
+  while frontier:
+    needed |= frontier
+    frontier = {
+      callee for name in frontier for callee in _callees(pending[name].node_def, pending)
+    } - needed
+  built: dict[str, concrete_function.ConcreteFunction] = {}
+  suffix = f'_{ops.uid()}'
+  with ops.Graph().as_default():
+
+    def build(name):
+      if name in built:
+        return
+      definition = type(pending[name])()
+      definition.CopyFrom(pending[name])
+      callees = _callees(definition.node_def, pending)
+      for callee in callees:
+        build(callee)
+      _rename_callees(definition.node_def, _names(built))
+      definition.signature.name = name + suffix
+      built[name] = _concrete_function(definition, [built[c] for c in callees])
+
+    for name in sorted(needed):
+      build(name)
+  graph = ops.get_default_graph()
+  for function in built.values():
+    function.add_to_graph(graph)
+  _rename_callees(graph_def.node, _names(built))
+  graph_def.ClearField('library')
+
+
+def _names(functions) -> dict[str, str]:
+  return {key: tf.compat.as_str(function.name) for key, function in functions.items()}
+
+
+def _concrete_function(definition, callees) -> concrete_function.ConcreteFunction:
+  for callee in callees:
+    callee.add_to_graph(ops.get_default_graph())
+  graph = function_def_to_graph.function_def_to_graph(definition)
+  inputs = tuple(
+    tf.TensorSpec(t.shape, t.dtype, name=f'argument_{i}') for i, t in enumerate(graph.inputs)
+  )
+  graph.structured_input_signature = (inputs, {})
+  graph.structured_outputs = list(graph.outputs)
+  for callee in callees:
+    callee.add_to_graph(graph)
+  function_type = function_type_lib.from_structured_signature(
+    (inputs, {}),
+    [tf.TensorSpec(t.shape, t.dtype) for t in graph.outputs],
+    graph.function_captures.capture_types,
+  )
+  function = concrete_function.ConcreteFunction.from_func_graph(graph, function_type, attrs={})
+  function.add_to_graph(ops.get_default_graph())
+  return function

@@ -1,0 +1,237 @@
+"""A TFF computation as stages of server work, client work and aggregation.
+
+TFF's compiler flattens a computation to a list of calls of intrinsics
+(`to_call_dominant`). Each call gets a kind and a stage:
+
+    stage 0:  server work | client work and aggregation, one pass over the clients
+    stage 1:  server work | client work and aggregation
+    ...
+
+Server work of a stage may use the aggregates of the stage before. All client
+work of a stage is done for one client after the other (or block after block),
+and its aggregates are summed as it goes. So a client's value needs memory for
+the whole cohort only if a later stage or the result asks for it.
+"""
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Iterator
+from typing import Any
+
+from tensorflow_federated.python.core.impl.compiler import building_blocks as bb
+from tensorflow_federated.python.core.impl.compiler import transformations
+from tensorflow_federated.python.core.impl.types import computation_types
+
+from runtime import trees
+from runtime.xla import local
+
+
+class Kind(enum.Enum):
+  """Where a call's value lives."""
+
+  SERVER = 'server'  # one value, at the server, unplaced, or equal at all clients
+  CLIENTS = 'clients'  # one value for each client
+  AGGREGATE = 'aggregate'  # one value, made of all clients' values
+
+
+_SERVER_INTRINSICS = frozenset([
+  'federated_apply',
+  'federated_broadcast',
+  'federated_eval_at_server',
+  'federated_map_all_equal',
+  'federated_value_at_clients',
+  'federated_value_at_server',
+  'federated_zip_at_server',
+])
+_CLIENTS_INTRINSICS = frozenset(['federated_eval_at_clients', 'federated_map'])
+_SELECT_INTRINSICS = frozenset(['federated_secure_select', 'federated_select'])
+_AGGREGATE_INTRINSICS = frozenset([
+  'federated_aggregate',
+  'federated_max',
+  'federated_mean',
+  'federated_min',
+  'federated_secure_modular_sum',
+  'federated_secure_sum',
+  'federated_secure_sum_bitwidth',
+  'federated_sum',
+  'federated_weighted_mean',
+])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Node:
+  """One call of the flat form."""
+
+  name: str
+  block: bb.ComputationBuildingBlock
+  kind: Kind
+  stage: int
+  inputs: frozenset[str]
+
+  @property
+  def intrinsic(self) -> str | None:
+    """The intrinsic's name, None for a local call."""
+    is_intrinsic = isinstance(self.block, bb.Call) and isinstance(self.block.function, bb.Intrinsic)
+    return self.block.function.uri if is_intrinsic else None
+
+  @property
+  def type(self) -> computation_types.Type:
+    """The type of the call's value."""
+    return self.block.type_signature
+
+  def argument(self, index: int) -> bb.ComputationBuildingBlock:
+    """An element of the call's argument."""
+    argument = self.block.argument
+    return argument[index] if isinstance(argument, bb.Struct) else bb.Selection(
+      argument, index=index
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+  """A computation's calls in an order in which they can be made."""
+
+  parameter_name: str | None
+  parameter_type: computation_types.Type | None
+  result: bb.ComputationBuildingBlock
+  result_type: computation_types.Type
+  nodes: tuple[Node, ...]
+
+  @property
+  def num_stages(self) -> int:
+    """The number of stages; the last has server work only."""
+    return 1 + max(
+      [0, *(n.stage + (n.kind is Kind.AGGREGATE or n.kind is Kind.CLIENTS) for n in self.nodes)]
+    )
+
+  def select(self, kind: Kind, stage: int) -> list[Node]:
+    """The calls of a kind in a stage."""
+    return [n for n in self.nodes if n.kind is kind and n.stage == stage]
+
+  def kept(self, stage: int) -> list[Node]:
+    """The client values of a stage which a later stage or the result needs."""
+    later = set(free_names(self.result))
+    for node in self.nodes:
+      if node.stage > stage:
+        later |= node.inputs
+    return [n for n in self.select(Kind.CLIENTS, stage) if n.name in later]
+
+  @property
+  def is_static(self) -> bool:
+    """Whether all values are numeric tensors of known shapes, as XLA needs."""
+    types = [self.result_type, *(n.type for n in self.nodes)]
+    types += [self.parameter_type] if self.parameter_type is not None else []
+    return all(trees.is_static(part) for t in types for part in placed_parts(t))
+
+
+def build(computation: Any) -> Program:
+  """Compiles a TFF computation to a program.
+
+  Raises:
+    UnsupportedComputationError: it uses an intrinsic that is not known here.
+  """
+  block = computation.to_building_block()
+  if not isinstance(block, bb.Lambda):
+    block = bb.Lambda(None, None, bb.Call(block) if _is_function(block) else block)
+  flat = transformations.to_call_dominant(block)
+  body = flat.result
+  calls, result = (body.locals, body.result) if isinstance(body, bb.Block) else ([], body)
+  if isinstance(result, bb.Call):
+    calls, result = [*calls, ('_result', result)], bb.Reference('_result', result.type_signature)
+  nodes: dict[str, Node] = {}
+  for name, call in calls:
+    nodes[name] = _node(name, call, nodes, flat.parameter_name)
+  signature = computation.type_signature
+  return Program(
+    parameter_name=flat.parameter_name,
+    parameter_type=signature.parameter,
+    result=result,
+    result_type=signature.result,
+    nodes=tuple(_needed(nodes, result)),
+  )
+
+
+def _is_function(block) -> bool:
+  return isinstance(block.type_signature, computation_types.FunctionType)
+
+
+def _node(name, block, nodes, parameter_name) -> Node:
+  inputs = frozenset(free_names(block))
+  made_by = [nodes[i] for i in inputs if i in nodes]
+  kind = _kind(block, made_by, parameter_name in inputs)
+  stage = max([0, *(n.stage + (n.kind is Kind.AGGREGATE) for n in made_by)])
+  return Node(name=name, block=block, kind=kind, stage=stage, inputs=inputs)
+
+
+def _kind(block, made_by, uses_parameter: bool) -> Kind:
+  if not (isinstance(block, bb.Call) and isinstance(block.function, bb.Intrinsic)):
+    return Kind.SERVER
+  uri = block.function.uri
+  if uri in _SERVER_INTRINSICS:
+    return Kind.SERVER
+  if uri in _AGGREGATE_INTRINSICS:
+    return Kind.AGGREGATE
+  if uri in _CLIENTS_INTRINSICS or uri in _SELECT_INTRINSICS:
+    return Kind.CLIENTS
+  if uri == 'federated_zip_at_clients':
+    varies = uses_parameter or any(n.kind is Kind.CLIENTS for n in made_by)
+    return Kind.CLIENTS if varies else Kind.SERVER
+  raise local.unsupported(f'the intrinsic {uri}')
+
+
+def _needed(nodes, result) -> Iterator[Node]:
+  needed = set()
+  pending = collections.deque(free_names(result))
+  while pending:
+    name = pending.popleft()
+    if name in nodes and name not in needed:
+      needed.add(name)
+      pending.extend(nodes[name].inputs)
+  return (node for name, node in nodes.items() if name in needed)
+
+
+def free_names(block: bb.ComputationBuildingBlock) -> list[str]:
+  """The names which a block refers to and does not bind itself."""
+  if isinstance(block, bb.Reference):
+    return [block.name]
+  if isinstance(block, bb.Lambda):
+    return [n for n in free_names(block.result) if n != block.parameter_name]
+  if isinstance(block, bb.Block):
+    names, bound = [], set()
+    for name, value in block.locals:
+      names += [n for n in free_names(value) if n not in bound]
+      bound.add(name)
+    return names + [n for n in free_names(block.result) if n not in bound]
+  return [name for child in block.children() for name in free_names(child)]
+
+
+def placed_parts(type_: computation_types.Type) -> list[computation_types.Type]:
+  """The placed types inside a type, and its unplaced leaves, depth first."""
+  if isinstance(type_, computation_types.StructType):
+    return [part for _, element in trees.fields(type_) for part in placed_parts(element)]
+  return [type_]
+
+
+def has_placement(type_: computation_types.Type) -> bool:
+  """Whether a part of the type is at SERVER or CLIENTS."""
+  return any(isinstance(p, computation_types.FederatedType) for p in placed_parts(type_))
+
+
+def evaluate(node: Node, env: Any) -> Any:
+  """The value of a SERVER call, or of a CLIENTS call for one client.
+
+  Args:
+    node: a call that is no aggregation.
+    env: values by name: of the server, and of this client.
+  """
+  uri = node.intrinsic
+  if uri is None:
+    return local.evaluate(node.block, env)
+  if uri in ('federated_apply', 'federated_map', 'federated_map_all_equal'):
+    return local.call(node.argument(0), local.evaluate(node.argument(1), env), env)
+  if uri in ('federated_eval_at_clients', 'federated_eval_at_server'):
+    return local.call(node.block.argument, None, env)
+  if uri in _SELECT_INTRINSICS:
+    raise local.unsupported(f'the intrinsic {uri} here')
+  return local.evaluate(node.block.argument, env)

@@ -1,0 +1,177 @@
+"""The XLA runtime: rounds over a population that stays on the device."""
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow_federated.python.core.impl.types import computation_types
+
+from runtime import interface, trees
+from runtime.xla import context as context_lib
+from runtime.xla import executable, program
+
+
+class XlaClientData(interface.ClientData):
+  """Clients' data on the device."""
+
+  def __init__(self, tree: Any, num_clients: int):
+    self.tree = tree
+    self.num_clients = num_clients
+
+
+class XlaClientStates(interface.ClientStates):
+  """Clients' states as variables on the device, [P, ...] each."""
+
+  def __init__(self, tree: Any, num_clients: int | None):
+    self.tree = tree
+    self.num_clients = num_clients
+
+  def to_numpy(self) -> Any:
+    return trees.to_numpy(self.tree)
+
+
+class XlaRuntime(interface.Runtime):
+  """Runs rounds as one compiled program each, on CPUs or GPUs."""
+
+  name = 'xla'
+
+  def __init__(self, *, devices: str = 'cpu', clients_per_block: int | None = None):
+    """Makes a runtime; the arguments are `XlaContext`'s."""
+    self.context = context_lib.XlaContext(devices=devices, clients_per_block=clients_per_block)
+    self._clients_per_block = clients_per_block
+
+  def place(self, tree: Any) -> XlaClientData:
+    tree, arrays = trees.stacked_leaves(tree, what='data')
+    if not arrays:
+      raise ValueError('data has no arrays.')
+    return XlaClientData(self._upload(tree, tf.convert_to_tensor), len(arrays[0]))
+
+  def place_states(self, tree: Any) -> XlaClientStates:
+    if tree is None:
+      return XlaClientStates(collections.OrderedDict(), None)
+    tree, arrays = trees.stacked_leaves(tree, what='client_states')
+    return XlaClientStates(self._upload(tree, tf.Variable), len(arrays[0]) if arrays else None)
+
+  def _upload(self, tree, make):
+    if isinstance(tree, Mapping):
+      return collections.OrderedDict((k, self._upload(v, make)) for k, v in tree.items())
+    with tf.device(self.context.devices[0]):
+      return make(tree)
+
+  def round(
+    self,
+    next_computation: Any,
+    server_state: Any,
+    client_states: interface.ClientStates | None,
+    data: interface.ClientData,
+    cohort: Any,
+    *,
+    data_rows: Any = None,
+    settings: int | None = None,
+  ) -> tuple[Any, Any]:
+    parameter, result = _round_types(next_computation)
+    states = client_states or XlaClientStates(collections.OrderedDict(), None)
+    rows = interface.cohort_rows(
+      cohort, data_rows, data.num_clients, states.num_clients, settings
+    )
+    run = self.context.executable(next_computation, settings=settings, updated=(1, 1))
+    parts = self._parts(parameter, server_state, states, data, settings)
+    server, _, metrics = run(parts, _cohort(rows, states, data, settings))
+    return (
+      trees.container(result[0], iter(server)),
+      trees.container(result[2], iter(metrics)),
+    )
+
+  def evaluate(
+    self,
+    computation: Any,
+    server_state: Any,
+    client_states: interface.ClientStates | None,
+    data: interface.ClientData,
+    rows: Any = None,
+    *,
+    settings: int | None = None,
+  ) -> Any:
+    parameter = list(computation.type_signature.parameter)
+    states = client_states or XlaClientStates(collections.OrderedDict(), None)
+    given = np.arange(data.num_clients) if rows is None else rows
+    rows = interface.as_rows(given, data.num_clients, 'rows')
+    every = [
+      (rows if settings is None else rows + s * data.num_clients, rows)
+      for s in range(settings or 1)
+    ]
+    run = self.context.executable(computation, settings=settings)
+    parts = self._parts(parameter, server_state, states, data, settings)
+    values, = run(parts, _cohort(every, states, data, settings))
+    shape = [len(rows)] if settings is None else [settings, len(rows)]
+    count = int(np.prod(shape))
+    leaves = [np.asarray(v)[:count].reshape(*shape, *v.shape[1:]) for v in values]
+    return trees.container(computation.type_signature.result.member, iter(leaves))
+
+  def _parts(self, parameter, server_state, states, data, settings):
+    program_types = [program.placed_parts(t) for t in parameter]
+    if any(len(types) != 1 for types in program_types):
+      raise ValueError('Each parameter of a round must be placed as a whole.')
+    return [
+      context_lib.server_leaves(parameter[0], server_state, settings),
+      _stack_leaves(parameter[1], states.tree, 'client_states'),
+      _stack_leaves(parameter[2], data.tree, 'data'),
+    ]
+
+  def to_numpy(self, tree: Any) -> Any:
+    return trees.to_numpy(tree)
+
+  @property
+  def compilations(self) -> int:
+    return self.context.statistics.compilations
+
+  @property
+  def compile_seconds(self) -> float:
+    return self.context.statistics.seconds
+
+  @property
+  def description(self) -> str:
+    devices = ', '.join(d.rsplit('/device:', 1)[-1] for d in self.context.devices)
+    block = self._clients_per_block or 'default'
+    return f'XLA on {devices}, clients per block: {block}'
+
+
+def _round_types(computation):
+  signature = computation.type_signature
+  for type_ in (signature.parameter, signature.result):
+    if not isinstance(type_, computation_types.StructType) or len(type_) != 3:
+      raise ValueError(
+        'A round takes (server_state, client_state, data) and returns'
+        f' (server_state, client_state, metrics); this computation is {signature}.'
+      )
+  return list(signature.parameter), list(signature.result)
+
+
+def _stack_leaves(type_, tree, what):
+  leaves = trees.flatten(type_, tree, what)
+  for leaf, leaf_type, name in zip(leaves, trees.leaf_types(type_), trees.leaf_names(type_)):
+    if not trees.static_shape(leaf_type).is_compatible_with(leaf.shape[1:]):
+      raise ValueError(
+        f'{what}.{name} has the shape {leaf.shape[1:]} for a client;'
+        f' {trees.static_shape(leaf_type)} is expected.'
+      )
+    if leaf.dtype != tf.as_dtype(leaf_type.dtype):
+      raise ValueError(
+        f'{what}.{name} has the dtype {leaf.dtype.name};'
+        f' {tf.as_dtype(leaf_type.dtype).name} is expected.'
+      )
+  return leaves
+
+
+def _cohort(rows, states, data, settings) -> executable.Cohort:
+  state_rows = np.concatenate([s for s, _ in rows])
+  data_rows = np.concatenate([d for _, d in rows])
+  ids = None
+  if settings is not None:
+    ids = np.concatenate([np.full(len(s), i, np.int32) for i, (s, _) in enumerate(rows)])
+  limit = states.num_clients or data.num_clients * (settings or 1)
+  return executable.Cohort(
+    rows=[state_rows, data_rows], settings=ids, count=len(state_rows), limit=limit
+  )
