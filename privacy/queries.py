@@ -223,9 +223,8 @@ class TreeQuery(tfp.SumAggregationDPQuery):
 def noise_stddev(noise_multiplier, clipping_norm) -> tf.Tensor:
   """z C as float32, zero for z = 0 also when the clip is infinite."""
   noise_multiplier = tf.cast(noise_multiplier, tf.float32)
-  # The clip is replaced before it is multiplied: TFF's native runtime rewrites a `where`
-  # around the product so that infinity * 0 = NaN comes through.
-  clip = tf.where(noise_multiplier == 0.0, 0.0, tf.cast(clipping_norm, tf.float32))
+  # tf.equal, not ==: inside a TFF computation `==` compares the tensors' identities.
+  clip = tf.where(tf.equal(noise_multiplier, 0.0), 0.0, tf.cast(clipping_norm, tf.float32))
   return noise_multiplier * clip
 
 
@@ -238,7 +237,7 @@ def update_noise_multiplier(noise_multiplier, clipped_count_stddev) -> tf.Tensor
   z = tf.cast(noise_multiplier, tf.float32)
   # z / sqrt(1 - (z / (2 sigma_b))^2) is the same, and defined at z = 0.
   ratio = z / (2.0 * tf.cast(clipped_count_stddev, tf.float32))
-  return tf.where(z == 0.0, 0.0, z / tf.sqrt(1.0 - tf.square(ratio)))
+  return tf.where(tf.equal(z, 0.0), 0.0, z / tf.sqrt(1.0 - tf.square(ratio)))
 
 
 def _is_named_tuple(value: Any) -> bool:
