@@ -185,6 +185,11 @@ class ClientSource:
       # Shapes come from a client, even for a cohort of nobody.
       return self.load(np.array([0])).load(np.array([], np.int64))
     xs, ys = zip(*(self.read(int(row)) for row in rows), strict=True)
+    for row, y in zip(rows, ys, strict=True):
+      if len(y) != self.num_examples[row]:
+        raise ValueError(
+          f'Client {row} came with {len(y)} examples; {self.num_examples[row]} were announced.'
+        )
     return ClientExamples.from_lists(xs, ys, max_examples=self.max_examples)
 
   def prefetch(self, cohorts: Iterable[np.ndarray], *, depth: int = 2) -> Iterator[ClientExamples]:
@@ -246,7 +251,12 @@ class FederatedDataset:
       self._check_split(split, examples)
     if self.server_test is not None:
       x, y = self.server_test
-      self._check_rows('server_test', x, y)
+      if len(x) != len(y):
+        raise ValueError(
+          f'Data set {self.name}: server_test has {len(x)} rows of features and {len(y)} labels.'
+        )
+      self._check_features('server_test', x, x.shape[1:])
+      self.task.check_labels(y, f'Data set {self.name}, server_test')
     for name, mask in self.groups.items():
       if mask.shape != (self.num_clients,) or mask.dtype != np.bool_:
         raise ValueError(
@@ -271,20 +281,21 @@ class FederatedDataset:
       )
     if isinstance(examples, ClientSource):
       examples = examples.load(np.array([0]))  # One client stands for all.
-    self._check_rows(split, *examples.pooled())
-    if np.any(examples.x[~examples.mask]) or np.any(examples.y[~examples.mask]):
+    mask = examples.mask
+    self._check_features(split, examples.x, examples.x.shape[2:])
+    self.task.check_labels(examples.y[mask], f'Data set {self.name}, {split}')
+    if not mask.all() and (np.any(examples.x[~mask]) or np.any(examples.y[~mask])):
       raise ValueError(f'Data set {self.name}: padding of {split} is not zero.')
 
-  def _check_rows(self, split: str, x: np.ndarray, y: np.ndarray):
+  def _check_features(self, split: str, x: np.ndarray, shape: tuple[int, ...]):
     where = f'Data set {self.name}, {split}'
     if x.dtype not in (np.uint8, np.float32):
       raise ValueError(f'{where}: x is {x.dtype}; it must be uint8 or float32.')
-    if x.shape[1:] != self.task.example_shape:
+    if shape != self.task.example_shape:
       raise ValueError(
-        f'{where}: an example has shape {x.shape[1:]}, expected {self.task.example_shape}.'
+        f'{where}: an example has shape {shape}, expected {self.task.example_shape}.'
       )
-    if len(x) != len(y):
-      raise ValueError(f'{where}: {len(x)} rows of features and {len(y)} labels.')
-    if x.dtype == np.float32 and not np.all(np.isfinite(x)):
+    # Finite float32s have a finite sum in float64, and anything else has not: one
+    # pass without a copy.
+    if x.dtype == np.float32 and not np.isfinite(x.sum(dtype=np.float64)):
       raise ValueError(f'{where}: features hold NaN or infinity.')
-    self.task.check_labels(y, where)

@@ -32,6 +32,18 @@ def train_test_rows(
   return train, test
 
 
+def random_split(
+  rows: np.ndarray, *, test_fraction: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+  """One client's rows, split at random into training and test rows, one of each at least."""
+  check_test_fraction(test_fraction)
+  if len(rows) < 2:
+    raise ValueError(f'{len(rows)} rows cannot be split into training and test rows; 2 are needed.')
+  num_test = min(max(1, round(test_fraction * len(rows))), len(rows) - 1)
+  order = generator.permutation(rows)
+  return np.sort(order[num_test:]), np.sort(order[:num_test])
+
+
 def check_test_fraction(test_fraction: float) -> None:
   if not 0 < test_fraction < 1:
     raise ValueError(f'test_fraction is {test_fraction}; it must lie between 0 and 1.')
@@ -45,7 +57,7 @@ def keep_density(
     raise ValueError(f'density is {density}; it must be above 0 and at most 1.')
   if density == 1:
     return train
-  kept = max(1, round(density * len(train)))
+  kept = max(1, int(density * len(train)))
   return train[np.sort(generator.permutation(len(train))[:kept])]
 
 

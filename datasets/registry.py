@@ -147,6 +147,26 @@ _NONIID_MNIST_OPTIONS = {
   ),
 }
 
+_BACKGROUND = Option(
+  kind=str,
+  default='white',
+  choices=('white', 'black'),
+  help='What the model sees as paper: white (1.0, as published) or black (0.0).',
+)
+_PICK_HELP = 'Which clients where not all are taken: random by the seed, or the first by name.'
+_EMNIST_OPTIONS = {
+  'num_clients': Option(kind=int, default=None, help='How many writers; none: all.'),
+  'pick': Option(kind=str, default='random', choices=('random', 'first'), help=_PICK_HELP),
+  'background': _BACKGROUND,
+  'loading': Option(
+    kind=str,
+    default='memory',
+    choices=('memory', 'cohort'),
+    help='memory: all training images at once; cohort: when a cohort needs them.',
+  ),
+}
+_EMNIST_SOURCE = "emnist_all.sqlite; fetched from TensorFlow Federated's public address"
+
 _MNIST_SOURCE = 'mnist.npz; fetched from the address of tf.keras.datasets.mnist'
 
 _ENTRIES = (
@@ -201,6 +221,83 @@ _ENTRIES = (
     module='datasets.noniid_mnist',
     function='load_skewed',
     options=_NONIID_MNIST_OPTIONS,
+  ),
+  DatasetEntry(
+    name='mnist_by_writer',
+    summary='MNIST by its 836 writers (539 of the training part, 297 of the test part).',
+    source='mnist.npz, and the writers from github.com/facebookresearch/qmnist; both fetched',
+    module='datasets.mnist_by_writer',
+    options={
+      'writers': Option(
+        kind=str,
+        default='all',
+        choices=('all', 'train', 'test'),
+        help="Writers of MNIST's training part, of its test part, or all.",
+      ),
+      **_test_fraction(0.2),
+    },
+  ),
+  DatasetEntry(
+    name='femnist_sample',
+    summary='6,237 characters of 206 FEMNIST writers; 62 classes.',
+    source='femnist_pmtl_test_206writers.npz in the data folder',
+    module='datasets.femnist_sample',
+    options={'background': _BACKGROUND, **_test_fraction(0.2)},
+  ),
+  DatasetEntry(
+    name='emnist_digits',
+    summary="EMNIST digits of 3,383 writers (the FeO2 paper's FMNIST); 10 classes.",
+    source=_EMNIST_SOURCE,
+    module='datasets.emnist',
+    function='load_digits',
+    options=_EMNIST_OPTIONS,
+  ),
+  DatasetEntry(
+    name='femnist',
+    summary='EMNIST characters of 3,400 writers; 62 classes.',
+    source=_EMNIST_SOURCE,
+    module='datasets.emnist',
+    function='load_femnist',
+    options=_EMNIST_OPTIONS,
+  ),
+  DatasetEntry(
+    name='stackoverflow_tags',
+    summary='Stack Overflow posts of 500 users, 5,000 words; 80 tags (PPSGD paper).',
+    source=(
+      "stackoverflow.sqlite and two count archives; fetched from TensorFlow Federated's public"
+      ' address (tens of gigabytes)'
+    ),
+    module='datasets.stackoverflow_tags',
+    options={
+      **_num_clients(500),
+      'pick': Option(kind=str, default='first', choices=('random', 'first'), help=_PICK_HELP),
+      'num_words': Option(kind=int, default=5000, help='Size of the vocabulary.'),
+      'num_tags': Option(kind=int, default=80, help='Number of tags that are predicted.'),
+      'max_train_examples': Option(
+        kind=int, default=500, help="A user's training documents beyond these are left out."
+      ),
+    },
+  ),
+  DatasetEntry(
+    name='ppsgd_synthetic',
+    summary='Synthetic regression, 1,000 users who differ in 5 of 100 coordinates (PPSGD paper).',
+    source='made from the seed',
+    module='datasets.ppsgd_synthetic',
+    options={
+      **_num_clients(1000),
+      'dimension': Option(kind=int, default=100, help='Number of coordinates.'),
+      'local_coordinates': Option(kind=int, default=5, help='How many of them are personal.'),
+      'local_deviation': Option(
+        kind=float, default=0.01, help='Standard deviation of the personal part.'
+      ),
+      'label_noise': Option(
+        kind=float, default=0.01, help="Standard deviation of the labels' noise."
+      ),
+      'examples_per_client': Option(
+        kind=int, default=1000, help='Training examples; one pass of minibatches of 10 is a tenth.'
+      ),
+      'test_examples': Option(kind=int, default=10, help='Test examples of each client.'),
+    },
   ),
 )
 

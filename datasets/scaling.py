@@ -15,8 +15,8 @@ UNCHANGED = 'Features are used as they are, which costs no privacy.'
 def standardise(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """One silo's features by the mean and the deviation of its training rows.
 
-  Columns that are constant in the training rows carry nothing the silo could
-  learn from; they become 0 in both parts.
+  As scikit-learn's StandardScaler: a column that is constant in the training rows
+  is only centred, so it is 0 there, and not quite in the test rows which differ.
 
   Args:
     train: [n, d] training rows.
@@ -29,10 +29,10 @@ def standardise(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.nda
   mean, deviation = train.mean(axis=0), train.std(axis=0)
   # A constant column of decimals may show a deviation of rounding errors.
   varies = deviation > 1e-9 * np.maximum(1.0, np.abs(mean))
-  scale = np.where(varies, 1.0 / np.where(varies, deviation, 1.0), 0.0)
+  scale = np.where(varies, deviation, 1.0)
   return (
-    ((train - mean) * scale).astype(np.float32),
-    ((test.astype(np.float64) - mean) * scale).astype(np.float32),
+    ((train - mean) / scale).astype(np.float32),
+    ((test.astype(np.float64) - mean) / scale).astype(np.float32),
   )
 
 

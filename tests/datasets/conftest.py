@@ -1,7 +1,9 @@
 """Small data files in the formats of the originals, and the real ones if present."""
 
+import contextlib
 import os
 import pathlib
+import sqlite3
 
 import numpy as np
 import pytest
@@ -64,3 +66,36 @@ def image_numbers(x: np.ndarray) -> np.ndarray:
 @pytest.fixture
 def numbers_of_images():
   return image_numbers
+
+
+@pytest.fixture
+def write_tff_sqlite(tmp_path):
+  """Writes a file as TensorFlow Federated's data sets have it.
+
+  Its own writer puts a client into one split only, so each split is written to a
+  file of its own and the tables are put together.
+  """
+
+  def write(name: str, splits: dict) -> pathlib.Path:
+    import tensorflow as tf
+    import tensorflow_federated as tff
+
+    for split, clients in splits.items():
+      tff.simulation.datasets.save_to_sql_client_data(
+        client_ids=list(clients),
+        dataset_fn=lambda id_, clients=clients: tf.data.Dataset.from_tensor_slices(clients[id_]),
+        database_filepath=str(tmp_path / f'{split}.part'),
+        split_names_by_client_id=dict.fromkeys(clients, split),
+      )
+    first, *others = splits
+    path = (tmp_path / f'{first}.part').rename(tmp_path / name)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+      for split in others:
+        connection.execute('ATTACH DATABASE ? AS part', (str(tmp_path / f'{split}.part'),))
+        for table in ('examples', 'client_metadata'):
+          connection.execute(f'INSERT INTO {table} SELECT * FROM part.{table}')
+        connection.commit()
+        connection.execute('DETACH DATABASE part')
+    return path
+
+  return write

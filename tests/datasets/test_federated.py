@@ -161,6 +161,16 @@ def test_source_loads_cohorts_of_one_shape():
   assert source.load(np.array([], np.int32)).x.shape == (0, 3, 4)
 
 
+def test_source_must_keep_its_word():
+  source = federated.ClientSource(
+    num_examples=np.array([2], np.int32),
+    max_examples=2,
+    read=lambda k: (np.ones((1, 4), np.float32), np.ones(1, np.int32)),
+  )
+  with pytest.raises(ValueError, match='came with 1 examples; 2 were announced'):
+    source.load(np.array([0]))
+
+
 def test_source_prefetches_in_order():
   source = _source([3, 1, 2])
   cohorts = [np.array([k % 3]) for k in range(7)]

