@@ -1,0 +1,37 @@
+"""Experiments: from flags, or a few calls, to a folder of results.
+
+from experiments import ExperimentConfig, build_process, load_dataset, run
+
+config = ExperimentConfig(method='mr_mtl', dataset='exam', privacy='example',
+                          target_epsilon=4.0, delta=1e-3, rounds=50)
+dataset = load_dataset(config)
+result = run(build_process(config, dataset))   # or at once: run(config)
+print(result.report)
+result.metrics.to_frame()
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from experiments.config import ExperimentConfig
+
+if TYPE_CHECKING:
+  from experiments.build import Experiment, build_plan, build_process, load_dataset
+  from experiments.runner import RunResult, run
+
+__all__ = [
+  'Experiment', 'ExperimentConfig', 'RunResult', 'build_plan', 'build_process', 'load_dataset',
+  'run',
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+  # TensorFlow is imported with the first of these, so that flags answer at once.
+  if name in ('Experiment', 'build_plan', 'build_process', 'load_dataset'):
+    from experiments import build
+
+    return getattr(build, name)
+  if name in ('RunResult', 'run'):
+    from experiments import runner
+
+    return getattr(runner, name)
+  raise AttributeError(name)

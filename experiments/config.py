@@ -232,7 +232,6 @@ class ExperimentConfig:
     'Clients in a round (under Poisson sampling the expected number). Default: all.',
     Group.COHORT,
     minimum=1,
-    privacy=('none', 'client'),
   )
   cohort_sampling_rate: float = _setting(
     float,
@@ -241,7 +240,6 @@ class ExperimentConfig:
     Group.COHORT,
     above=0.0,
     maximum=1.0,
-    privacy=('none', 'client'),
   )
   cohort_sampling: str = _setting(
     str,
@@ -249,7 +247,6 @@ class ExperimentConfig:
     'How the clients of a round are drawn: each by itself, or exactly --clients_per_round of them.',
     Group.COHORT,
     choices=('poisson', 'fixed'),
-    privacy=('none', 'client'),
   )
 
   privacy: str = _setting(

@@ -50,6 +50,8 @@ def _metric_lines(table: MetricTable, metric: str) -> list[str]:
     rows.append(("server's test set", show(everyone[f'server_test_{metric}']), '', ''))
   widths = [max(len(row[i]) for row in rows) for i in range(4)]
   return [
-    '  ' + row[0].ljust(widths[0]) + ''.join(f'  {v.rjust(w)}' for v, w in zip(row[1:], widths[1:]))
+    '  '
+    + row[0].ljust(widths[0])
+    + ''.join(f'  {v.rjust(w)}' for v, w in zip(row[1:], widths[1:], strict=True))
     for row in rows
   ]

@@ -2,9 +2,12 @@
 
 import pathlib
 import shutil
+import time
 
-import tensorflow as tf
+from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.summary.writer import record_writer
 
+from experiments import files
 from experiments.metrics import EVERYONE, MetricTable, Row
 
 
@@ -16,21 +19,36 @@ class EventWriter:
   """
 
   def __init__(self, folder: pathlib.Path):
-    shutil.rmtree(folder, ignore_errors=True)
-    self._writer = tf.summary.create_file_writer(str(folder))
+    self._path = folder / f'events.out.tfevents.{int(time.time())}.run'
+    try:
+      shutil.rmtree(folder, ignore_errors=True)
+      folder.mkdir(parents=True, exist_ok=True)
+      self._file = open(self._path, 'wb')  # noqa: SIM115 - closed by `close`
+    except OSError as error:
+      raise files.WriteError(self._path, error) from error
+    self._records = record_writer.RecordWriter(self._file)
     self._written = 0
+    self._add(event_pb2.Event(wall_time=time.time(), file_version='brain.Event:2'))
 
   def write(self, table: MetricTable) -> None:
     """Adds the groups' values (not the single clients') that came since the last call."""
-    with self._writer.as_default():
-      for row in table.rows[self._written :]:
-        if row.group is not None:
-          tf.summary.scalar(_tag(row), row.value, step=row.round)
+    for row in table.rows[self._written :]:
+      if row.group is not None:
+        value = summary_pb2.Summary.Value(tag=_tag(row), simple_value=row.value)
+        summary = summary_pb2.Summary(value=[value])
+        self._add(event_pb2.Event(wall_time=time.time(), step=row.round, summary=summary))
     self._written = len(table.rows)
-    self._writer.flush()
+    try:
+      self._file.flush()
+    except OSError as error:
+      raise files.WriteError(self._path, error) from error
 
   def close(self) -> None:
-    self._writer.close()
+    """Closes the file."""
+    self._file.close()
+
+  def _add(self, event: event_pb2.Event) -> None:
+    self._records.write(event.SerializeToString())
 
 
 def _tag(row: Row) -> str:

@@ -72,7 +72,7 @@ class FolderLock:
     Raises:
       ValueError: another process holds it.
     """
-    self._file = open(folder / '.lock', 'a+')
+    self._file = open(folder / '.lock', 'a+')  # noqa: SIM115 - held open on purpose
     try:
       fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

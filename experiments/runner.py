@@ -22,6 +22,11 @@ from experiments.metrics import ROUND, MetricTable
 _SECONDS_BETWEEN_LOOKS = 0.5
 _MOST_ROUNDS_BETWEEN_LOOKS = 256
 _SECONDS_BETWEEN_WRITES = 20.0  # of metrics.parquet, between checkpoints
+# The rest, with every silo's own numbers, is in privacy.json.
+_SUMMARY_OF_PRIVACY = (
+  'private', 'unit', 'adjacency', 'epsilon', 'delta', 'accountant', 'order', 'pld_epsilon',
+  'guarantee',
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,16 +79,19 @@ def run(
       stack.callback(folder.close)
     if isinstance(experiment, ExperimentConfig):
       experiment = build_process(experiment)
-    machine = stack.enter_context(
-      runtime.create(
-        config.runtime, clients_per_block=config.clients_per_block, devices=config.device
-      )
-    )
+    machine = stack.enter_context(create_runtime(config))
     loop = _Loop(experiment, machine, folder, caught)
     stack.callback(loop.close)
     loop.start(show_progress)
     loop.advance()
     return loop.finish()
+
+
+def create_runtime(config: ExperimentConfig) -> 'runtime.Runtime':
+  """The runtime that the configuration asks for."""
+  return runtime.create(
+    config.runtime, clients_per_block=config.clients_per_block, devices=config.device
+  )
 
 
 class _Loop:
@@ -173,6 +181,7 @@ class _Loop:
     metric = experiment.main_metric
     if self._folder is not None:
       self._save()
+      self._folder.write_json('privacy.json', privacy)
       self._folder.write_json('summary.json', summary)
       figures.draw_run(
         self._table, self._folder.path / 'figures', title=experiment.title, metric=metric,
@@ -257,7 +266,7 @@ class _Loop:
         **checkpoints.flatten(self._machine.to_numpy(self._server), 'server'),
         **checkpoints.flatten(self._clients.to_numpy(), 'clients'),
       }
-      self._folder.write_json('privacy.json', self._experiment.privacy_report(self._rounds_done))
+      self._folder.write_json('privacy.json', self._experiment.privacy_so_far(self._rounds_done))
       self._folder.save(
         checkpoints.Checkpoint(
           rounds=self._rounds_done, arrays=arrays, facts={'clock': self._clock.to_json()}
@@ -274,7 +283,7 @@ class _Loop:
     return {
       'metrics': self._table.latest(),
       'metrics_by_group': {g: self._table.latest(g) for g in self._table.groups()},
-      'privacy': privacy,
+      'privacy': {name: privacy[name] for name in _SUMMARY_OF_PRIVACY},
       'rounds': self._rounds_done,
       'seconds_per_round': self._clock.seconds_per_round,
       'compile_seconds': self._clock.compile_seconds,

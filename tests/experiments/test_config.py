@@ -75,7 +75,6 @@ REFUSED = [
   ({**CLIENT, 'silo_epsilons': 'e.csv'}, '--silo_epsilons=e.csv belongs to --privacy=example'),
   ({**EXAMPLE, 'silo_epsilons': 'e.csv'}, 'exclude each other'),
   ({**EXAMPLE, 'target_epsilon': 0.0}, '--target_epsilon=0.0'),
-  ({**EXAMPLE, 'clients_per_round': 5}, '--clients_per_round=5 belongs to'),
   ({**EXAMPLE, 'adaptive_clipping': True}, '--adaptive_clipping=true belongs to --privacy=client'),
   ({'method': 'dp_fedavg', **CLIENT, 'adaptive_clipping': False}, '--method=dp_fedavg stands for'),
   ({'method': 'dp_fedavg', 'privacy': 'none'}, '--method=dp_fedavg stands for'),
@@ -96,7 +95,7 @@ def test_defaults_fill_what_applies_and_nothing_else():
   assert config.mtl_lambda is None and config.clipping_norm is None and config.delta is None
   config = ExperimentConfig(**EXAMPLE)
   assert config.mtl_lambda == 1.0 and config.regularizer_inside_clip is False
-  assert config.clipping_norm == 1.0 and config.cohort_sampling is None
+  assert config.clipping_norm == 1.0 and config.adaptive_clipping is None
 
 
 def test_dp_fedavg_is_fedavg_with_adaptive_clipping():

@@ -1,0 +1,306 @@
+"""From a configuration to something that can run: data, plan, model, method."""
+
+import csv
+import dataclasses
+import functools
+import math
+import pathlib
+import warnings
+from typing import Any
+
+import numpy as np
+
+import datasets
+import processes
+import tff_models
+from experiments import evaluation
+from experiments.config import ExperimentConfig, Group, settings
+from privacy import calibration, plan, sampling
+from processes.method import BuildSpec, FederatedMethod
+from tff_models.model import Model
+
+REPLAY = (
+  'Rounds that an interruption lost are run again with the same cohorts, batches and noise, and '
+  'release the same values again: they are counted once.'
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Experiment:
+  """Everything about a run except where it runs.
+
+  Attributes:
+    config: its configuration.
+    dataset: the data.
+    plan: the privacy plan.
+    model: the model.
+    method: the method, built for them.
+  """
+
+  config: ExperimentConfig
+  dataset: datasets.FederatedDataset
+  plan: plan.PrivacyPlan
+  model: Model
+  method: FederatedMethod
+
+  @property
+  def private(self) -> bool:
+    """Whether anything is protected."""
+    return self.config.privacy != 'none'
+
+  @property
+  def main_metric(self) -> str:
+    """'accuracy' or 'mse'."""
+    return self.model.metric_names[0]
+
+  @property
+  def title(self) -> str:
+    """One line for a figure."""
+    protected = f', {self.config.privacy}-level privacy' if self.private else ''
+    return f'{self.config.method} on {self.dataset.name}{protected}'
+
+  @property
+  def is_loaded_by_cohort(self) -> bool:
+    """Whether the data are too many to be held at once."""
+    return isinstance(self.dataset.train, datasets.ClientSource)
+
+  def initial_states(self) -> tuple[Any, Any]:
+    """The server's state and all clients' states [K, ...] before the first round."""
+    server = self.method.initial_server_state(self.config.seed)
+    attributes = self.plan.silo_parameters() if self.config.privacy == 'example' else {}
+    clients = self.method.initial_client_states(server, self.dataset.num_clients, attributes)
+    return server, clients
+
+  @functools.cache  # noqa: B019 - an experiment lives as long as its process
+  def epsilon(self, rounds: int) -> float:
+    """Epsilon of so many rounds."""
+    return self.plan.epsilon(rounds)
+
+  def privacy_so_far(self, rounds: int) -> dict[str, Any]:
+    """The content of privacy.json while a run goes on: quickly found."""
+    epsilon = self.epsilon(rounds)
+    return {
+      'private': self.private and math.isfinite(epsilon),
+      'unit': self.plan.unit,
+      'adjacency': self.plan.adjacency,
+      'rounds': rounds,
+      'epsilon': epsilon,
+      'delta': self.config.delta,
+      'finished': False,
+      'replay': REPLAY,
+    }
+
+  @functools.cache  # noqa: B019
+  def privacy_report(self, rounds: int) -> dict[str, Any]:
+    """The content of privacy.json after the last round, with the statement in words."""
+    statement = self.plan.statement(rounds, preprocessing=self.dataset.preprocessing)
+    report = statement.to_json()
+    for silo in report['silos']:
+      silo['silo'] = self.dataset.client_ids[silo['silo']]
+    return {
+      **report,
+      'finished': True,
+      'released_metrics': sorted(self.method.released_metrics),
+      'simulation_only': 'All other metrics are exact values for the eyes of a simulation.',
+      'replay': REPLAY,
+      'statement': statement.text(),
+    }
+
+
+def load_dataset(config: ExperimentConfig) -> datasets.FederatedDataset:
+  """Loads the configuration's data set.
+
+  Raises:
+    ValueError, FileNotFoundError: see `datasets.load_dataset`.
+  """
+  return datasets.load_dataset(
+    config.dataset, seed=config.seed, data_dir=config.data_dir or None, **config.dataset_options
+  )
+
+
+def build_process(
+  config: ExperimentConfig, dataset: datasets.FederatedDataset | None = None
+) -> Experiment:
+  """Builds plan, model and TFF process.
+
+  Args:
+    config: what to build.
+    dataset: the data, for example `from_dataframe`'s; loaded from the registry if None.
+
+  Raises:
+    ValueError: something does not fit together.
+  """
+  if dataset is None:
+    dataset = load_dataset(config)
+  task = dataset.task
+  model = tff_models.build_model(
+    config.model or tff_models.DEFAULT_MODEL[task.kind],
+    example_shape=task.example_shape,
+    num_outputs=task.num_outputs,
+    task_kind=task.kind,
+    x_scale=dataset.x_scale,
+    x_offset=dataset.x_offset,
+    **config.model_options,
+  )
+  privacy_plan = build_plan(config, dataset)
+  somebody = dataset.train.load(np.zeros([1], np.int32))
+  hyperparameters, options = _method_settings(config)
+  method = processes.build(
+    config.method,
+    BuildSpec(
+      model=model,
+      examples=evaluation.examples_spec(somebody),
+      plan=privacy_plan,
+      batch_size=config.batch_size,
+      local_epochs=config.local_epochs,
+      hyperparameters=hyperparameters,
+      options=options,
+    ),
+  )
+  return Experiment(config=config, dataset=dataset, plan=privacy_plan, model=model, method=method)
+
+
+def build_plan(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> plan.PrivacyPlan:
+  """The privacy plan: calibrated to the target epsilon where one is given.
+
+  Raises:
+    ValueError: the budget cannot be met, or does not fit the population.
+  """
+  cohorts = _cohorts(config, dataset.num_clients)
+  with warnings.catch_warnings():
+    # A weak delta is part of the statement, in better words.
+    warnings.filterwarnings('ignore', message='delta .* is larger than 1 / n')
+    if config.privacy == 'client':
+      return _client_level(config, cohorts)
+    if config.privacy == 'example':
+      return _example_level(config, cohorts, dataset)
+  return plan.NoPrivacy(cohorts=cohorts)
+
+
+def _cohorts(config: ExperimentConfig, population: int) -> sampling.CohortSampler:
+  size, rate = config.clients_per_round, config.cohort_sampling_rate
+  if size is not None and size > population:
+    raise ValueError(
+      f'--clients_per_round={size} must be at most {population}, the number of clients of '
+      f'--dataset={config.dataset}.'
+    )
+  if config.cohort_sampling == 'fixed':
+    return sampling.FixedSizeCohorts(population, size)
+  if size is None and rate is None:
+    return sampling.EveryClient(population)
+  return sampling.PoissonCohorts(population, size / population if rate is None else rate)
+
+
+def _client_level(config: ExperimentConfig, cohorts: sampling.CohortSampler) -> plan.PrivacyPlan:
+  if config.adaptive_clipping:
+    clipping = plan.AdaptiveClipping(
+      initial_norm=config.clipping_norm,
+      target_quantile=config.target_quantile,
+      learning_rate=config.clipping_learning_rate,
+      quantile_noise_multiplier=config.quantile_noise_multiplier,
+    )
+  else:
+    clipping = plan.FixedClipping(norm=config.clipping_norm)
+  common = dict(cohorts=cohorts, delta=config.delta, clipping=clipping)
+  if config.noise_multiplier is not None:
+    return plan.ClientLevelPrivacy(noise_multiplier=config.noise_multiplier, **common)
+  return calibration.calibrate_client_level(
+    target_epsilon=config.target_epsilon, rounds=config.rounds, **common
+  )
+
+
+def _example_level(
+  config: ExperimentConfig, cohorts: sampling.CohortSampler, dataset: datasets.FederatedDataset
+) -> plan.PrivacyPlan:
+  num_examples = dataset.train.num_examples
+  common = dict(
+    cohorts=cohorts,
+    num_examples=num_examples,
+    batch_size=config.batch_size,
+    clipping_norm=config.clipping_norm,
+    steps_per_round=plan.local_steps_per_round(
+      num_examples, config.batch_size, config.local_epochs
+    ),
+  )
+  if config.noise_multiplier is not None:
+    return plan.ExampleLevelPrivacy(
+      noise_multiplier=config.noise_multiplier, delta=config.delta, **common
+    )
+  target, delta = config.target_epsilon, config.delta
+  if config.silo_epsilons is not None:
+    target, delta = read_silo_epsilons(
+      pathlib.Path(config.silo_epsilons), dataset.client_ids, config.delta
+    )
+  return calibration.calibrate_example_level(
+    target_epsilon=target, delta=delta, rounds=config.rounds, **common
+  )
+
+
+def read_silo_epsilons(
+  path: pathlib.Path, silos: tuple[str, ...], delta: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+  """Reads one budget per silo from a CSV file with the columns silo, epsilon[, delta].
+
+  Args:
+    path: the file.
+    silos: the silos' names, in the order of the result.
+    delta: of the silos without one of their own.
+
+  Returns:
+    (epsilons, deltas), float64 [K] each.
+
+  Raises:
+    ValueError: a silo that is missing, unknown or there twice, or a number that is none.
+  """
+  flag = f'--silo_epsilons={path}'
+  try:
+    with open(path, newline='', encoding='utf-8-sig') as file:
+      reader = csv.DictReader(file)
+      columns, rows = reader.fieldnames or [], list(reader)
+  except (OSError, UnicodeDecodeError, csv.Error) as error:
+    raise ValueError(f'{flag} cannot be read: {getattr(error, "strerror", error)}.') from error
+  if not {'silo', 'epsilon'} <= set(columns):
+    raise ValueError(f'{flag} must have the columns silo and epsilon, not {", ".join(columns)}.')
+  budgets: dict[str, tuple[float, float]] = {}
+  for line, row in enumerate(rows, start=2):
+    silo, where = (row['silo'] or '').strip(), f'{flag}, line {line}'
+    if silo not in silos:
+      raise ValueError(f'{where}: silo {silo!r} is not in the data, whose first is {silos[0]!r}.')
+    if silo in budgets:
+      raise ValueError(f'{where}: silo {silo!r} is there a second time.')
+    epsilon = _positive(row['epsilon'], f'{where}: epsilon')
+    own_delta = _positive(row['delta'], f'{where}: delta') if row.get('delta') else delta
+    if own_delta is None:
+      raise ValueError(f'{where}: silo {silo!r} has no delta; add a column or give --delta.')
+    budgets[silo] = (epsilon, own_delta)
+  missing = [silo for silo in silos if silo not in budgets]
+  if missing:
+    raise ValueError(f'{flag} has no budget for {len(missing)} silos, such as {missing[0]!r}.')
+  table = np.array([budgets[silo] for silo in silos], np.float64)
+  return table[:, 0], table[:, 1]
+
+
+def _positive(text: str | None, what: str) -> float:
+  try:
+    value = float(text or '')
+  except ValueError:
+    value = float('nan')
+  if not 0 < value < float('inf'):
+    raise ValueError(f'{what} is {text!r}; it must be a positive number.')
+  return value
+
+
+def _method_settings(config: ExperimentConfig) -> tuple[dict[str, float], dict[str, Any]]:
+  """What a method is given: continuous values by name, and choices by name."""
+  hyperparameters, options = {}, {}
+  for name, setting in settings().items():
+    value = getattr(config, name)
+    if value is None or setting.group not in (Group.TRAINING, Group.METHOD):
+      continue
+    if setting.kind is float:
+      hyperparameters[name] = value
+    elif setting.group is Group.METHOD:
+      options[name] = value
+  if config.privacy == 'example':
+    hyperparameters['clipping_norm'] = config.clipping_norm
+  return hyperparameters, options

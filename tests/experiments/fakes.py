@@ -1,0 +1,142 @@
+"""A runtime, a method and a data set of a few lines, to test the round loop by itself."""
+
+import collections
+import time
+
+import numpy as np
+
+import datasets
+from experiments import build, checkpoints
+from privacy import plan, sampling
+
+Tree = collections.OrderedDict
+NUM_CLIENTS = 6
+
+
+class FakeStates:
+  def __init__(self, tree):
+    self.tree = Tree((name, np.array(leaf)) for name, leaf in (tree or {}).items())
+
+  def to_numpy(self):
+    return Tree((name, leaf.copy()) for name, leaf in self.tree.items())
+
+
+class FakeRuntime:
+  """Runs `next` as a plain function of NumPy arrays, for the whole cohort at once."""
+
+  description = 'a fake'
+  compilations = 1
+  compile_seconds = 0.0
+
+  def __init__(self, seconds_per_round=0.0):
+    self.seconds_per_round = seconds_per_round
+    self.cohorts = []
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *exception):
+    pass
+
+  def place(self, tree):
+    return tree
+
+  def place_states(self, tree):
+    return FakeStates(tree)
+
+  def to_numpy(self, tree):
+    return tree
+
+  def round(self, next_, server, states, data, cohort, *, data_rows=None):
+    time.sleep(self.seconds_per_round)
+    self.cohorts.append(np.array(cohort))
+    rows = cohort if data_rows is None else data_rows
+    server, states.tree, metrics = next_(
+      server, states.tree, {k: v[rows] for k, v in data.items()}, cohort
+    )
+    return server, metrics
+
+  def evaluate(self, computation, server, states, data, rows=None):
+    return computation(server, None if states is None else states.tree, data)
+
+
+class FakeMethod:
+  """Means of the clients' data, with a random step keyed by seed and round."""
+
+  evaluations = ('global', 'personal')
+  released_metrics = frozenset()
+
+  class process:  # noqa: N801 - as `FederatedMethod.process`
+    @staticmethod
+    def next(server, clients, data, cohort):
+      noise = np.random.default_rng([int(server['seed']), int(server['round'])]).normal()
+      model = clients['model'].copy()
+      model[cohort] += 0.1 * (data['x'].mean(axis=(1, 2)) - model[cohort]) + 0.01 * noise
+      loss = float(np.mean(model**2))
+      new = Tree(
+        model=np.float64(model.mean()), round=np.int32(server['round'] + 1), seed=server['seed']
+      )  # fmt: skip
+      return new, Tree(model=model), Tree(train_loss=loss, participants=float(len(cohort)))
+
+  def initial_server_state(self, seed):
+    return Tree(model=np.float64(0.0), round=np.int32(0), seed=np.int32(seed))
+
+  def initial_client_states(self, server, num_clients, attributes):
+    return Tree(model=np.zeros(num_clients))
+
+  def build_evaluation(self, which, spec):
+    def evaluate(server, clients, data):
+      num_rows = data['num_examples'].astype(np.float64)
+      center = clients['model'] if which == 'personal' else np.full(len(num_rows), server['model'])
+      error = np.square(data['y'] - center[:, None])
+      mask = np.arange(data['y'].shape[1]) < data['num_examples'][:, None]
+      sums = (error * mask).sum(axis=1)
+      return Tree(loss=sums / 2, mse=sums, num_examples=num_rows)
+
+    return evaluate
+
+
+class FakeModel:
+  metric_names = ('mse',)
+
+
+def make_dataset():
+  rng = np.random.default_rng(0)
+  examples = datasets.ClientExamples(
+    x=rng.normal(size=(NUM_CLIENTS, 4, 2)).astype(np.float32),
+    y=rng.normal(size=(NUM_CLIENTS, 4)).astype(np.float32),
+    num_examples=np.full(NUM_CLIENTS, 4, np.int32),
+  )
+  return datasets.FederatedDataset(
+    name='fake',
+    task=datasets.Task(kind='regression', num_outputs=1, example_shape=(2,)),
+    train=examples,
+    test=examples,
+    server_test=examples.pooled(),
+    client_ids=tuple(f'c{k}' for k in range(NUM_CLIENTS)),
+    groups={'even': np.arange(NUM_CLIENTS) % 2 == 0},
+    checksums={'fake': '00'},
+    citation='none',
+  )
+
+
+def make_experiment(config, dataset=None):
+  """An experiment of the fakes whose configuration is real."""
+  dataset = dataset or make_dataset()
+  cohorts = build._cohorts(config, dataset.num_clients)
+  if config.privacy == 'client':
+    privacy = plan.ClientLevelPrivacy(
+      cohorts=cohorts,
+      noise_multiplier=config.noise_multiplier,
+      delta=config.delta,
+      clipping=plan.FixedClipping(norm=1.0),
+    )
+  else:
+    privacy = plan.NoPrivacy(cohorts=cohorts)
+  return build.Experiment(
+    config=config, dataset=dataset, plan=privacy, model=FakeModel(), method=FakeMethod()
+  )
+
+
+def checkpoint_files(folder):
+  return checkpoints.list_files(folder / 'checkpoints')

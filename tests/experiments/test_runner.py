@@ -1,0 +1,314 @@
+"""The round loop: results, kills, resumes, refusals."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import datasets
+from experiments import interruption, results, runner
+from experiments.config import ExperimentConfig
+from privacy import accounting
+from tests.experiments import fakes
+
+
+@pytest.fixture(autouse=True)
+def no_pld(monkeypatch):
+  monkeypatch.setattr(accounting, 'pld_epsilon', lambda *arguments: None)  # takes seconds
+
+
+@pytest.fixture(autouse=True)
+def fake_runtime(monkeypatch):
+  machine = fakes.FakeRuntime()
+  monkeypatch.setattr(runner, 'create_runtime', lambda config: machine)
+  return machine
+
+
+def make_config(folder, **values):
+  defaults = dict(
+    rounds=12, eval_every=4, checkpoint_every=3, clients_per_round=3, privacy='client',
+    noise_multiplier=1.0, delta=1e-2, output_dir=str(folder),
+  )  # fmt: skip
+  return ExperimentConfig(**{**defaults, **values})
+
+
+def run(folder, dataset=None, **values):
+  config = make_config(folder, **values)
+  return runner.run(fakes.make_experiment(config, dataset), show_progress=False)
+
+
+def read(folder):
+  """What must be the same however often a run was interrupted."""
+  summary = json.loads((folder / 'summary.json').read_text())
+  for name in ('seconds_per_round', 'compile_seconds', 'peak_memory_bytes'):
+    summary.pop(name)
+  table = pd.read_parquet(folder / 'metrics.parquet')
+  return table, summary, json.loads((folder / 'privacy.json').read_text())
+
+
+def assert_same_results(folder, reference):
+  table, summary, privacy = read(folder)
+  expected_table, expected_summary, expected_privacy = read(reference)
+  pd.testing.assert_frame_equal(table, expected_table, check_exact=True)
+  assert (folder / 'metrics.parquet').read_bytes() == (reference / 'metrics.parquet').read_bytes()
+  assert summary == expected_summary and privacy == expected_privacy
+
+
+def test_a_run_leaves_a_complete_folder(tmp_path):
+  result = run(tmp_path / 'run')
+  folder = tmp_path / 'run'
+  table, summary, privacy = read(folder)
+  assert list(table.columns) == ['round', 'split', 'client', 'group', 'metric', 'value']
+  everyone = table[table.group == 'all']
+  assert sorted(everyone[everyone.metric == 'mse']['round'].unique()) == [0, 4, 8, 12]
+  assert len(everyone[everyone.metric == 'loss'].query('split == "train"')) == 12
+  clients = table[table.client.notna()]
+  assert set(clients['round']) == {12} and set(clients.client) == {f'c{k}' for k in range(6)}
+  assert {'test_mse', 'test_global_mse', 'server_test_mse', 'train_loss', 'epsilon',
+          'participants', 'test_mse_std'} <= set(summary['metrics'])  # fmt: skip
+  assert summary['metrics_by_group']['even']['test_mse'] > 0
+  assert summary['rounds'] == privacy['rounds'] == 12
+  assert privacy['epsilon'] == pytest.approx(summary['metrics']['epsilon'])
+  assert 'counted once' in privacy['replay'] and 'Guarantee' in privacy['statement']
+  config = json.loads((folder / 'config.json').read_text())
+  assert config['data_checksums'] == {'fake': '00'} and 'tensorflow' in config['versions']
+  assert ExperimentConfig.from_json(config['config']) == make_config(folder)
+  assert len(fakes.checkpoint_files(folder)) == 2
+  for name in ('learning_curve.png', 'learning_curve.svg'):
+    assert (folder / 'figures' / name).stat().st_size > 5000
+  assert list((folder / 'tensorboard').glob('events.out.tfevents.*'))
+  assert 'test, all clients' in result.report and 'even' in result.report
+  assert not list(folder.rglob('.writing-*'))
+
+
+def test_pooled_and_per_client_metrics_agree_with_numpy(tmp_path):
+  result = run(tmp_path / 'run')
+  test = fakes.make_dataset().test
+  errors = np.square(test.y - result.client_states['model'][:, None])
+  metrics = result.summary['metrics']
+  assert metrics['test_mse'] == pytest.approx(errors.mean())
+  assert metrics['test_mse_std'] == pytest.approx(errors.mean(axis=1).std())
+  assert result.summary['metrics_by_group']['even']['test_mse'] == pytest.approx(
+    errors[::2].mean()
+  )
+
+
+def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  result = run('')
+  assert result.summary['rounds'] == 12 and not list(tmp_path.iterdir())
+
+
+def test_a_finished_run_resumes_to_itself(tmp_path, fake_runtime):
+  run(tmp_path / 'reference')
+  run(tmp_path / 'run')
+  fake_runtime.cohorts.clear()
+  run(tmp_path / 'run', resume=True)
+  assert not fake_runtime.cohorts
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+
+
+@pytest.mark.parametrize('stop_after', [0, 1, 5, 11])
+@pytest.mark.parametrize('signal_number,code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_keeps_the_rounds_done(tmp_path, monkeypatch, stop_after, signal_number, code):
+  run(tmp_path / 'reference')
+  original = fakes.FakeRuntime.round
+
+  def round_then_signal(self, next_, server, *arguments, **keywords):
+    if server['round'] == max(stop_after - 1, 0):
+      os.kill(os.getpid(), signal_number)
+    return original(self, next_, server, *arguments, **keywords)
+
+  monkeypatch.setattr(fakes.FakeRuntime, 'round', round_then_signal)
+  with pytest.raises(interruption.Interrupted) as caught:
+    run(tmp_path / 'run')
+  assert caught.value.exit_code == code
+  assert f'stopped after round {max(stop_after, 1)} of 12' in str(caught.value)
+  assert '--resume' in str(caught.value)
+  monkeypatch.setattr(fakes.FakeRuntime, 'round', original)
+  run(tmp_path / 'run', resume=True)
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+
+
+def run_in_a_child(**arguments):
+  """Runs in a forked process, which is cheap as everything is imported; returns its pid."""
+  pid = os.fork()
+  if pid:
+    return pid
+  code = 1
+  try:
+    run(**arguments)
+    code = 0
+  finally:
+    os._exit(code)
+
+
+def kill_at_random(rng, folder, seconds):
+  pid = run_in_a_child(folder=folder, resume=True)
+  time.sleep(rng.uniform(0.0, seconds))
+  os.kill(pid, signal.SIGKILL)
+  return os.waitpid(pid, 0)[1]
+
+
+def check_kills(tmp_path, fake_runtime, times):
+  run(tmp_path / 'reference')
+  fake_runtime.seconds_per_round = 0.02
+  begin = time.monotonic()
+  assert os.waitpid(run_in_a_child(folder=tmp_path / 'timing'), 0)[1] == 0
+  seconds = time.monotonic() - begin
+  rng = random.Random(0)
+  finished = 0
+  for attempt in range(times):
+    # Early kills never get far: let the run come to its end now and then.
+    finished += kill_at_random(rng, tmp_path / 'run', seconds * (0.4 + attempt % 5 / 4)) == 0
+  fake_runtime.seconds_per_round = 0.0
+  run(tmp_path / 'run', resume=True)
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+  assert not list((tmp_path / 'run').rglob('.writing-*'))
+
+
+def test_sigkill_between_and_inside_rounds(tmp_path, fake_runtime):
+  check_kills(tmp_path, fake_runtime, times=8)
+
+
+@pytest.mark.slow
+def test_sigkill_many_times(tmp_path, fake_runtime):
+  check_kills(tmp_path, fake_runtime, times=50)
+
+
+def damage(path, how):
+  content = bytearray(path.read_bytes())
+  if how == 'cut':
+    del content[len(content) // 2 :]
+  elif how == 'empty':
+    content.clear()
+  else:
+    content[len(content) // 3] ^= 1
+  path.write_bytes(content)
+
+
+@pytest.mark.parametrize('how', ['cut', 'empty', 'flipped'])
+@pytest.mark.parametrize('both', [False, True])
+def test_a_damaged_checkpoint_is_passed_over(tmp_path, monkeypatch, capsys, how, both):
+  run(tmp_path / 'reference')
+  run(tmp_path / 'run')
+  files = fakes.checkpoint_files(tmp_path / 'run')
+  for path in files if both else files[-1:]:
+    damage(path, how)
+  run(tmp_path / 'run', resume=True)
+  said = capsys.readouterr().err
+  assert f'{files[-1].name} cannot be used: it is damaged' in said
+  assert (f'{files[0].name} cannot be used' in said) == both
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+
+
+def test_another_configuration_is_refused(tmp_path):
+  run(tmp_path / 'run')
+  for resume in (False, True):
+    with pytest.raises(ValueError, match=r'another configuration: --rounds is 13, was 12'):
+      run(tmp_path / 'run', rounds=13, resume=resume)
+
+
+def test_the_same_run_again_needs_resume(tmp_path):
+  run(tmp_path / 'run')
+  with pytest.raises(ValueError, match='holds this run already; continue it with --resume'):
+    run(tmp_path / 'run')
+
+
+def test_other_data_are_refused(tmp_path):
+  import dataclasses
+
+  run(tmp_path / 'run')
+  other = dataclasses.replace(fakes.make_dataset(), checksums={'fake': '01'})
+  with pytest.raises(ValueError, match='other data: the checksum of fake differs'):
+    run(tmp_path / 'run', dataset=other, resume=True)
+
+
+def test_a_foreign_folder_is_refused(tmp_path):
+  (tmp_path / 'notes.txt').write_text('mine')
+  with pytest.raises(ValueError, match='holds notes.txt and no run'):
+    run(tmp_path)
+
+
+def test_a_file_is_refused(tmp_path):
+  (tmp_path / 'run').write_text('mine')
+  with pytest.raises(ValueError, match='is a file, not a folder'):
+    run(tmp_path / 'run')
+
+
+def test_a_second_process_is_refused(tmp_path):
+  folder = results.RunFolder(make_config(tmp_path / 'run'))
+  with pytest.raises(ValueError, match=rf'in use by another process \(pid {os.getpid()}\)'):
+    run(tmp_path / 'run')
+  folder.close()
+  run(tmp_path / 'run', resume=True)
+
+
+def test_damaged_config_is_one_line(tmp_path):
+  run(tmp_path / 'run')
+  (tmp_path / 'run' / 'config.json').write_text('{"config":')
+  with pytest.raises(ValueError, match='config.json is damaged'):
+    run(tmp_path / 'run', resume=True)
+
+
+def test_too_many_clients_per_round(tmp_path):
+  with pytest.raises(ValueError, match='--clients_per_round=7 must be at most 6'):
+    run(tmp_path / 'run', clients_per_round=7)
+
+
+def test_empty_cohorts_run(tmp_path, fake_runtime):
+  run(tmp_path / 'run', clients_per_round=None, cohort_sampling_rate=0.05, rounds=30)
+  assert any(len(c) == 0 for c in fake_runtime.cohorts)
+
+
+def test_clients_loaded_by_cohort_give_the_same(tmp_path):
+  import dataclasses
+
+  whole = fakes.make_dataset()
+  source = datasets.ClientSource(
+    num_examples=whole.train.num_examples,
+    max_examples=4,
+    read=lambda k: (whole.train.x[k], whole.train.y[k]),
+  )
+  by_cohort = dataclasses.replace(whole, train=source)
+  for name, dataset in (('whole', whole), ('by_cohort', by_cohort)):
+    run(tmp_path / name, dataset=dataset, clients_per_round=None, cohort_sampling_rate=0.2)
+  assert_same_results(tmp_path / 'by_cohort', tmp_path / 'whole')
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
+  from experiments import files
+
+  run(tmp_path / 'reference')
+  original, calls = files._sync, []
+
+  def full(path):
+    calls.append(path)
+    if len(calls) > 20:
+      raise OSError(28, 'No space left on device')
+    original(path)
+
+  monkeypatch.setattr(files, '_sync', full)
+  with pytest.raises(OSError, match=r'^cannot write .*: No space left on device$'):
+    run(tmp_path / 'run')
+  monkeypatch.setattr(files, '_sync', original)
+  run(tmp_path / 'run', resume=True)
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+
+
+def test_divergence_is_said(tmp_path):
+  import dataclasses
+
+  whole = fakes.make_dataset()
+  x = whole.train.x.copy()
+  x[0] = 1e38
+  dataset = dataclasses.replace(whole, train=dataclasses.replace(whole.train, x=x))
+  with np.errstate(all='ignore'):
+    result = run(tmp_path / 'run', dataset=dataset, clients_per_round=6)
+  assert 'has diverged' in result.report
+  json.loads((tmp_path / 'run' / 'summary.json').read_text())
