@@ -9,14 +9,19 @@ number of lanes stays a constant everywhere.
 """
 
 import contextlib
+# pylint: disable=protected-access
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import func_graph
+from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 
 from runtime.xla import local
+from runtime.xla import philox
 
 _lanes: list[int] = []
 
@@ -37,21 +42,31 @@ def vectorized(
   Raises:
     UnsupportedComputationError: an op has no vectorised form.
   """
+  graph = func_graph.FuncGraph('one_lane')
+  with graph.as_default():
+    formal = [tf.compat.v1.placeholder(t.dtype, t.shape[1:]) for t in inputs]
+    results = fn(formal)
+  converter = _pfor(graph, lanes)
+  for tensor, value in zip(formal, inputs, strict=True):
+    converter._add_conversion(tensor, pfor_lib.wrap(value, True))
+  for value, tensor in graph.captures:
+    converter._add_conversion(tensor, pfor_lib.wrap(value, False))
   with _converters(lanes):
     try:
-      return tf.vectorized_map(fn, list(inputs), fallback_to_while_loop=False, warn=False)
-    except (ValueError, NotImplementedError) as error:
-      op_type = _unconverted_op(str(error))
-      if op_type is None:
-        raise
-      raise local.unsupported(
-        f'the op {op_type} for several clients at once (clients_per_block > 1)'
-      ) from error
+      return tf.nest.map_structure(converter.convert, results)
+    except _ConversionFailed as failure:
+      cause = failure.__cause__
+      assert cause is not None
+      raise cause from None
 
 
-def _unconverted_op(message: str) -> str | None:
-  marker = 'No pfor vectorization defined for '
-  return message.split(marker, 1)[1].split()[0] if marker in message else None
+def _pfor(graph, lanes: int) -> pfor_lib.PFor:
+  return pfor_lib.PFor(
+    loop_var=tf.compat.v1.placeholder_with_default(0, []),  # Nothing depends on it: lanes differ by their inputs.
+    loop_len=tf.constant(lanes),
+    pfor_ops=graph.get_operations(),
+    fallback_to_while_loop=False,
+  )
 
 
 def _convert_while(pfor_input):
@@ -64,10 +79,12 @@ def _convert_while(pfor_input):
   ]
   inputs = pfor_input.inputs
   stacked = [i.is_stacked for i in inputs]
+  shapes = [i.t.shape[1:] if i.is_stacked else i.t.shape for i in inputs]
+  dtypes = [i.t.dtype for i in inputs]
   # What the body makes differ between lanes has to enter it so; to a fixed point.
   while True:
-    cond_stacked, = _stacked_outputs(pfor_input, cond, stacked)
-    out_stacked = _stacked_outputs(pfor_input, body, stacked)
+    (cond_stacked,) = _stacked_outputs(cond, shapes, dtypes, stacked)
+    out_stacked = _stacked_outputs(body, shapes, dtypes, stacked)
     new = [
       s or o or (cond_stacked and not p) for s, o, p in zip(stacked, out_stacked, pass_through)
     ]
@@ -77,14 +94,14 @@ def _convert_while(pfor_input):
   start = [_stack(i, s) for i, s in zip(inputs, stacked)]
 
   def vectorized_cond(*values):
-    active = _convert(pfor_input, cond, values, stacked)[0].t
+    active = _convert(cond, values, stacked)[0].t
     return tf.reduce_any(active) if cond_stacked else active
 
   def vectorized_body(*values):
-    outputs = _convert(pfor_input, body, values, stacked)
+    outputs = _convert(body, values, stacked)
     results = [_stack(o, s) for o, s in zip(outputs, stacked)]
     if cond_stacked:
-      active = _convert(pfor_input, cond, values, stacked)[0].t
+      active = _convert(cond, values, stacked)[0].t
       results = [
         old if p else _select(active, result, old)
         for p, result, old in zip(pass_through, results, values)
@@ -103,19 +120,19 @@ def _convert_if(pfor_input):
   else:
     graph = pfor_input.op.graph
     branches = [
-      graph._get_function(tf.compat.as_bytes(f.name))  # pylint: disable=protected-access
+      graph._get_function(tf.compat.as_bytes(f.name))
       for f in pfor_input.get_attr('branches')
     ]
   values = [i.t for i in pfor_input.inputs[1:]]
   stacked = [i.is_stacked for i in pfor_input.inputs[1:]]
   if not index.is_stacked:
     def branch(function):
-      return lambda: [_stack(o, True) for o in _convert(pfor_input, function, values, stacked)]
+      return lambda: [_stack(o, True) for o in _convert(function, values, stacked)]
 
     outputs = tf.switch_case(tf.cast(index.t, tf.int32), [branch(f) for f in branches])
     return [pfor_lib.wrap(o, True) for o in tf.nest.flatten(outputs)]
   results = [
-    [_stack(o, True) for o in _convert(pfor_input, function, values, stacked)]
+    [_stack(o, True) for o in _convert(function, values, stacked)]
     for function in branches
   ]
   chosen = tf.clip_by_value(tf.cast(index.t, tf.int32), 0, len(branches) - 1)
@@ -127,7 +144,7 @@ def _convert_if(pfor_input):
 
 def _convert_call(pfor_input):
   """Converts a function call by inlining it."""
-  return _inline(pfor_input, _function(pfor_input, 'f'), pfor_input.inputs)
+  return _inline(_function(pfor_input, 'f'), pfor_input.inputs)
 
 
 def _function(pfor_input, attribute: str):
@@ -136,34 +153,26 @@ def _function(pfor_input, attribute: str):
   return pfor_input.op.graph._get_function(tf.compat.as_bytes(name))
 
 
-def _convert(pfor_input, function, values, stacked):
-  return _inline(pfor_input, function, [pfor_lib.wrap(v, s) for v, s in zip(values, stacked)])
+def _convert(function, values, stacked):
+  return _inline(function, [pfor_lib.wrap(v, s) for v, s in zip(values, stacked)])
 
 
-def _inline(pfor_input, function, inputs):
+def _inline(function, inputs):
   """A function's outputs for all lanes, its ops added to the current graph."""
-  outer = pfor_input.pfor
-  inner = pfor_lib.PFor(
-    loop_var=outer.loop_var,
-    loop_len=tf.constant(_lanes[-1]),
-    pfor_ops=function.graph.get_operations(),
-    fallback_to_while_loop=False,
-    pfor_config=outer.pfor_config,
-  )
+  inner = _pfor(function.graph, _lanes[-1])
   for formal, actual in zip(function.graph.inputs, inputs):
-    inner._add_conversion(formal, actual)  # pylint: disable=protected-access
-  # pylint: disable-next=protected-access
+    inner._add_conversion(formal, actual)
   return [inner._convert_helper(output) for output in function.graph.outputs]
 
 
-def _stacked_outputs(pfor_input, function, stacked) -> list[bool]:
+def _stacked_outputs(function, shapes, dtypes, stacked) -> list[bool]:
   """Which outputs differ between lanes, found by a conversion that is thrown away."""
   with func_graph.FuncGraph('lanes_probe').as_default():
     values = [
-      tf.compat.v1.placeholder(t.dtype, [_lanes[-1], *t.shape] if s else t.shape)
-      for t, s in zip(function.graph.inputs, stacked)
+      tf.compat.v1.placeholder(dtype, [_lanes[-1], *shape] if s else shape)
+      for dtype, shape, s in zip(dtypes, shapes, stacked, strict=True)
     ]
-    return [o.is_stacked for o in _convert(pfor_input, function, values, stacked)]
+    return [o.is_stacked for o in _convert(function, values, stacked)]
 
 
 def _stack(wrapped, wanted: bool) -> tf.Tensor:
@@ -176,6 +185,22 @@ def _select(chosen: tf.Tensor, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.reshape(chosen, [-1] + [1] * (a.shape.rank - 1)), a, b)
 
 
+def _convert_key_counter(pfor_input):
+  keys, counters = philox.key_and_counter(pfor_input.stacked_input(0))
+  return [pfor_lib.wrap(keys, True), pfor_lib.wrap(counters, True)]
+
+
+def _convert_full_int(pfor_input):
+  """Draws uniform bits from every lane's own Philox key."""
+  shape = tensor_util.constant_value(pfor_input.unstacked_input(0))
+  if shape is None:
+    shape = pfor_input.outputs[0].shape.as_list()
+  keys, counters = (_stack(pfor_input.input(i), True) for i in (1, 2))
+  dtype = pfor_input.get_attr('dtype')
+  values = philox.bits(keys, counters, int(np.prod(shape)), dtype)
+  return pfor_lib.wrap(tf.reshape(values, [_lanes[-1], *shape]), True)
+
+
 _CONVERTERS = {
   'Case': _convert_if,
   'If': _convert_if,
@@ -183,24 +208,44 @@ _CONVERTERS = {
   'StatefulPartitionedCall': _convert_call,
   'StatelessCase': _convert_if,
   'StatelessIf': _convert_if,
+  'StatelessRandomGetKeyCounter': _convert_key_counter,
+  'StatelessRandomUniformFullIntV2': _convert_full_int,
   'StatelessWhile': _convert_while,
   'While': _convert_while,
 }
 
 
+class _ConversionFailed(BaseException):
+  """Carries a converter's error past pfor, which would log and replace it."""
+
+
+class _Registry(dict):
+  """pfor's converters and this module's; an op without one is named in an error."""
+
+  def get(self, key, default=None):
+    converter = super().get(key, default)
+
+    def convert(pfor_input):
+      try:
+        if converter is None:
+          raise local.unsupported(
+            f'the op {key} for several clients at once (with clients_per_block=1 it may)'
+          )
+        return converter(pfor_input)
+      except Exception as error:
+        raise _ConversionFailed from error
+
+    return convert
+
+
 @contextlib.contextmanager
 def _converters(lanes: int):
-  """Puts this module's converters in pfor's registry for the time of one tracing."""
-  registry = pfor_lib._pfor_converter_registry  # pylint: disable=protected-access
-  before = {op_type: registry.get(op_type) for op_type in _CONVERTERS}
-  registry.update(_CONVERTERS)
+  """Puts this module's converters in place for the time of one tracing."""
+  before = pfor_lib._pfor_converter_registry
+  pfor_lib._pfor_converter_registry = _Registry({**before, **_CONVERTERS})
   _lanes.append(lanes)
   try:
     yield
   finally:
     _lanes.pop()
-    for op_type, converter in before.items():
-      if converter is None:
-        del registry[op_type]
-      else:
-        registry[op_type] = converter
+    pfor_lib._pfor_converter_registry = before
