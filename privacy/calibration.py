@@ -101,6 +101,8 @@ def calibrate_example_level(
   _check_rounds(rounds)
   num_examples = np.atleast_1d(np.asarray(num_examples))
   _check_target(target_epsilon, delta, num_examples, 'examples')
+  if cohorts is None:
+    cohorts = sampling.EveryClient(len(num_examples))
   draft = plan.ExampleLevelPrivacy(
     num_examples=num_examples,
     batch_size=batch_size,

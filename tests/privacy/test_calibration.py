@@ -1,0 +1,140 @@
+"""Calibration: reference points of the papers, speed, and what cannot be reached."""
+
+import pathlib
+import time
+
+import numpy as np
+import pytest
+from dp_accounting import rdp as dp_rdp
+
+from privacy import accounting, calibration, sampling, selection, tuning
+from privacy import plan as plan_lib
+
+FIXED = plan_lib.FixedClipping(norm=1.0)
+
+
+def _client(**kwargs):
+  values = {
+    'target_epsilon': 2.0,
+    'delta': 1e-5,
+    'rounds': 100,
+    'cohorts': sampling.PoissonCohorts(1000, 0.02),
+    'clipping': FIXED,
+  }
+  return calibration.calibrate_client_level(**{**values, **kwargs})
+
+
+def _silos(num_examples, **kwargs):
+  values = {
+    'target_epsilon': 6.0,
+    'delta': 1e-3,
+    'rounds': 201,
+    'num_examples': num_examples,
+    'batch_size': 32,
+    'steps_per_round': plan_lib.local_steps_per_round(num_examples, 32),
+    'clipping_norm': 1.0,
+  }
+  return calibration.calibrate_example_level(**{**values, **kwargs})
+
+
+@pytest.mark.parametrize(
+  ('rate', 'epsilon', 'z'), [(0.05, 3.6, 1.50), (0.03, 4.1, 1.00), (0.03, 0.6, 3.86)]
+)
+def test_budgets_of_the_feo2_paper(rate, epsilon, z):
+  """500 rounds, delta 1e-4, Poisson cohorts."""
+  cohorts = sampling.PoissonCohorts(2000, rate)
+  plan = _client(target_epsilon=epsilon, delta=1e-4, rounds=500, cohorts=cohorts)
+  assert plan.noise_multiplier == pytest.approx(z, abs=0.005)
+
+
+def test_silos_of_the_size_of_school():
+  """q = 1 and q = 0.16 are the ends of School's range; 201 rounds, epsilon 6, delta 1e-3."""
+  plan = _silos(np.array([17, 32, 200]))
+  z = plan.noise_multiplier
+  assert z[0] == z[1] == pytest.approx(9.28, rel=0.01)
+  assert z[2] == pytest.approx(3.58, rel=0.01)
+  doubled = _silos(np.array([32, 200]), steps_per_round=[2, 12])
+  np.testing.assert_allclose(doubled.noise_multiplier, [13.124, 5.005], rtol=0.01)
+
+
+def test_noise_multipliers_of_school(request):
+  """Minimum, median and maximum over School's 139 silos."""
+  path = pathlib.Path(request.config.rootpath) / 'data' / 'school.mat'
+  if not path.exists():
+    pytest.skip('school.mat is not in data/')
+  import scipy.io
+
+  sizes = np.array([x.shape[0] for x in scipy.io.loadmat(path)['X'][0]])
+  z = _silos(sizes - np.ceil(0.2 * sizes).astype(int)).noise_multiplier
+  np.testing.assert_allclose([z.min(), np.median(z), z.max()], [3.583, 5.092, 9.280], rtol=0.005)
+
+
+def test_139_silos_calibrate_quickly_and_confirmed_by_dp_accounting():
+  sizes = np.random.default_rng(0).permutation(np.linspace(17, 200, 139).astype(int))
+  calibration._silo_noise.cache_clear()
+  start = time.process_time()
+  plan = _silos(sizes)
+  assert time.process_time() - start < 5.0
+  epsilons = plan.epsilons(201)
+  assert np.all(epsilons <= 6.0) and np.all(epsilons > 6.0 * 0.9999)
+  for silo in (int(np.argmin(sizes)), int(np.argmax(sizes))):
+    accountant = dp_rdp.RdpAccountant(accounting.RDP_ORDERS).compose(plan.event(201)[silo])
+    assert accountant.get_epsilon(1e-3) == pytest.approx(epsilons[silo], rel=1e-9)
+
+
+def test_a_budget_for_each_silo():
+  targets = np.array([1.0, 2.0, 8.0])
+  plan = _silos(np.array([100, 100, 100]), target_epsilon=targets, delta=[1e-3, 1e-4, 1e-5])
+  assert np.all(plan.epsilons(201) <= targets)
+  np.testing.assert_allclose(plan.epsilons(201), targets, rtol=1e-5)
+
+
+def test_selection_takes_its_share_of_the_total():
+  private = selection.PrivateSelection(epsilon=0.17, rounds=201)
+  plan = _silos(np.array([32, 200]), selection=private)
+  assert np.all(plan.epsilons(201) <= 6.0)
+  np.testing.assert_allclose(plan.epsilons(201), 6.0, rtol=1e-5)
+  assert np.all(plan.noise_multiplier > 1.3 * _silos(np.array([32, 200])).noise_multiplier)
+
+
+def test_tuning_takes_its_share_of_the_total():
+  best_of = tuning.PrivateTuning(mean=10.0, shape=0.0)
+  plan = _client(tuning=best_of)
+  assert plan.epsilon(100) == pytest.approx(2.0, rel=1e-5) and plan.epsilon(100) <= 2.0
+  assert plan.noise_multiplier > 1.1 * _client().noise_multiplier
+  silos = _silos(np.array([32, 200]), tuning=best_of)
+  assert np.all(silos.epsilons(201) <= 6.0)
+
+
+def test_a_generous_target_gives_the_smallest_noise_of_the_bracket():
+  plan = _client(target_epsilon=1e6)
+  assert plan.noise_multiplier == pytest.approx(calibration.MIN_NOISE_MULTIPLIER)
+
+
+@pytest.mark.parametrize('target', [0.0, -1.0, float('inf'), float('nan')])
+def test_impossible_targets_are_refused(target):
+  with pytest.raises(ValueError, match='target epsilon'):
+    _client(target_epsilon=target)
+  with pytest.raises(ValueError, match='target epsilon'):
+    _silos(np.array([50, 60]), target_epsilon=[1.0, target])
+
+
+def test_unreachable_targets_are_refused():
+  with pytest.raises(ValueError, match='too small'):
+    _client(target_epsilon=1e-9, delta=1e-12)
+  with pytest.raises(ValueError, match='nothing is left for training'):
+    _silos(np.array([50]), selection=selection.PrivateSelection(epsilon=1.0, rounds=201))
+  with pytest.raises(ValueError, match='delta'):
+    _client(delta=1.0)
+  with pytest.raises(ValueError, match='number of rounds'):
+    _client(rounds=0)
+  with pytest.raises(ValueError, match='quantile noise multiplier'):
+    _client(target_epsilon=0.1, clipping=plan_lib.AdaptiveClipping(quantile_noise_multiplier=0.5))
+
+
+def test_delta_above_one_over_n_warns():
+  with pytest.warns(UserWarning, match='larger than 1 / n'):
+    plan = _client(delta=0.01)
+  assert any('larger than 1 / n' in sentence for sentence in plan.statement(1).outside)
+  with pytest.warns(UserWarning, match='2 of the'):
+    _silos(np.array([50, 60, 200]), delta=0.018)
