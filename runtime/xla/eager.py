@@ -68,9 +68,11 @@ class EagerProgram:
     }
     key = f'{what}:{node.name}'
     if key not in self._functions:
-      self._functions[key] = tf.function(
+      self._functions[key] = function = tf.function(
         lambda e, *a: steps[what](node, e, *a), autograph=False, reduce_retracing=True
       )
+      # TensorFlow would warn that many functions come from this one line.
+      function._omit_frequent_tracing_warning = True  # pylint: disable=protected-access
     used = {name: env[name] for name in node.inputs if name in env}
     return self._functions[key](_without_lists(used), *arguments)
 

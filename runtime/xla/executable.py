@@ -148,6 +148,9 @@ class Executable:
       self._functions[block] = tf.function(
         lambda *arguments: self._trace(stages, *arguments), jit_compile=True, autograph=False
       )
+      # TensorFlow would warn that many functions come from this one line.
+      # pylint: disable-next=protected-access
+      self._functions[block]._omit_frequent_tracing_warning = True
     function = self._functions[block]
 
     def on_device(*arguments):
