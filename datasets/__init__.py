@@ -1,5 +1,6 @@
 """Federated data sets in one form. `load_dataset(name, seed=...)` loads one."""
 
+from datasets.dataframe import from_dataframe
 from datasets.federated import ClientExamples, ClientSource, FederatedDataset, Task
 from datasets.registry import DATASETS, load_dataset
 
@@ -9,5 +10,6 @@ __all__ = [
   'ClientSource',
   'FederatedDataset',
   'Task',
+  'from_dataframe',
   'load_dataset',
 ]

@@ -120,6 +120,7 @@ def _load(
   counts = tff_sqlite.shared_clients(file.path, train_split, test_split)
   ids = pick_clients(list(counts), num_clients=num_clients, pick=pick, seed=seed)
   test = _read_split(file.path, test_split, ids)
+  train: federated.ClientExamples | federated.ClientSource
   if loading == 'memory':
     train = _read_split(file.path, train_split, ids)
   else:

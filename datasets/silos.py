@@ -1,0 +1,123 @@
+"""What the cross-silo data sets share: from one table per silo to a federation.
+
+A silo's rows are split, thinned out if asked for, and scaled, in this order, as
+the cross-silo paper's program does: the split is scikit-learn's with the same
+seed in each silo, a lower density leaves out training rows only, and
+standardisation sees no test row.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from datasets import federated, partition, scaling
+from runtime import random_streams
+
+
+def build(
+  *,
+  name: str,
+  task_kind: federated.TaskKind,
+  num_outputs: int = 1,
+  xs: Sequence[np.ndarray],
+  ys: Sequence[np.ndarray],
+  client_ids: Sequence[str],
+  seed: int,
+  test_fraction: float,
+  preprocessing: str,
+  density: float = 1.0,
+  fixed: Callable[[np.ndarray], np.ndarray] | None = None,
+  notes: Sequence[str] = (),
+  checksums: Mapping[str, str],
+  extras: Mapping[str, np.ndarray] | None = None,
+  citation: str,
+) -> federated.FederatedDataset:
+  """A federation of tables.
+
+  Args:
+    name: the data set's name.
+    task_kind: what is predicted.
+    num_outputs: outputs of the task.
+    xs: features of each silo, [n_k, d], uint8 or float32.
+    ys: labels of each silo, in the dtype of the task.
+    client_ids: a name for each silo.
+    seed: decides the split and which rows a lower density keeps.
+    test_fraction: the share of each silo's rows kept for test.
+    preprocessing: `silo`, `fixed` or `none`.
+    density: the share of each silo's training rows that is kept.
+    fixed: with `fixed`, maps features to scaled features by public constants.
+    notes: further sentences on what was done to the data.
+    checksums: SHA-256 by file name.
+    extras: as in `FederatedDataset`.
+    citation: where the data come from.
+  """
+  train_x, train_y, test_x, test_y = [], [], [], []
+  for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
+    try:
+      train, test = partition.train_test_rows(len(x), test_fraction=test_fraction, seed=seed)
+    except ValueError as error:
+      raise ValueError(f'Data set {name}, silo {client_ids[k]!r}: {error}') from error
+    generator = random_streams.host_generator(seed, random_streams.Stream.SPLIT, k)
+    train = partition.keep_density(train, density=density, generator=generator)
+    train_x.append(x[train])
+    train_y.append(y[train])
+    test_x.append(x[test])
+    test_y.append(y[test])
+  sentence = scaling.UNCHANGED
+  if preprocessing == 'silo':
+    train_x, test_x = scaling.standardise_silos(train_x, test_x)
+    sentence = scaling.STANDARDISED_PER_SILO
+  elif preprocessing == 'fixed':
+    if fixed is None:
+      raise ValueError(f'Data set {name} has no public bounds; preprocessing may be silo or none.')
+    train_x, test_x = [fixed(x) for x in train_x], [fixed(x) for x in test_x]
+    sentence = scaling.FIXED
+  return federated.FederatedDataset(
+    name=name,
+    task=federated.Task(
+      kind=task_kind, num_outputs=num_outputs, example_shape=train_x[0].shape[1:]
+    ),
+    train=federated.ClientExamples.from_lists(train_x, train_y),
+    test=federated.ClientExamples.from_lists(test_x, test_y),
+    client_ids=tuple(client_ids),
+    preprocessing=(sentence, *notes),
+    checksums=checksums,
+    extras=extras or {},
+    citation=citation,
+  )
+
+
+def read_mat_cells(
+  path: str | os.PathLike, *, num_features: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+  """The cells X and Y of a MATLAB file: one table and one column for each silo.
+
+  Args:
+    path: a file with the cell arrays X, of [n_k, num_features] each, and Y, of
+      [n_k, 1] each; the cells may lie in a row or in a column.
+    num_features: what each table must have.
+
+  Returns:
+    Features as they are stored and labels as float32 vectors.
+
+  Raises:
+    ValueError: the file is something else.
+  """
+  from scipy import io  # Slow to import.
+
+  name = os.path.basename(path)
+  try:
+    cells = io.loadmat(path)
+    xs = [np.asarray(x) for x in cells['X'].ravel()]
+    ys = [np.asarray(y, np.float32).ravel() for y in cells['Y'].ravel()]
+  except (KeyError, TypeError, ValueError, NotImplementedError) as error:
+    raise ValueError(f'{path} is not a {name} with the cells X and Y: {error}.') from error
+  if len(xs) != len(ys):
+    raise ValueError(f'{path} has {len(xs)} cells in X and {len(ys)} in Y.')
+  for k, (x, y) in enumerate(zip(xs, ys, strict=True)):
+    if x.shape != (len(y), num_features):
+      raise ValueError(
+        f'{path}: silo {k} has features of shape {x.shape}, expected {(len(y), num_features)}.'
+      )
+  return xs, ys
