@@ -42,9 +42,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
   mean_update = MeanUpdate(spec)
 
   def client_update(server, client, data):
-    mtl_lambda = (
-      server['hyperparameters']['mtl_lambda'] * client['attributes']['mtl_lambda_factor']
-    )
+    mtl_lambda = server['hyperparameters']['mtl_lambda'] * client['attributes']['mtl_lambda_factor']
 
     def towards_mean(params):
       return trees.scale(trees.subtract(params, server['model']), mtl_lambda)

@@ -1,0 +1,208 @@
+"""Cluster models: their starts, the clients' (private) choice, and their updates.
+
+What IFCA and the methods built on it share. A cluster model is a row of a tree whose leaves
+have a leading axis [G, ...].
+"""
+
+import math
+
+import tensorflow as tf
+
+from privacy import selection
+from processes import trees
+from processes.method import BuildSpec, Tree
+from runtime import random_streams
+from runtime.random_streams import Stream
+
+SCORES = ('auto', 'error_rate', 'loss', 'mean_loss')
+
+
+class ClusterModels:
+  """G models at the server, of which each client chooses one.
+
+  Options of the spec:
+    num_clusters: G, default 4.
+    selection_score: what the choice minimises on the client's training examples:
+      - 'error_rate', 1 - accuracy, of sensitivity 1/(n - 1) (cross-silo paper, equation 15);
+      - 'loss', the mean of each example's loss clipped to [0, selection_loss_clip], of
+        sensitivity selection_loss_clip / (n - 1) by the same argument;
+      - 'mean_loss', the mean loss clipped to [0, selection_loss_clip], of sensitivity
+        selection_loss_clip: far more noise, as in the paper's own program;
+      - 'auto' (default): with privacy the error rate where the model has an accuracy, else
+        the loss; without privacy the loss, as in the IFCA paper.
+    weighting: 'uniform' or 'examples', the clients' weights in a cluster's mean.
+
+  Without privacy there is no noise, and losses are not clipped.
+
+  Hyper-parameters (`hyperparameters` holds the defaults): `selection_rounds`, the number of
+  rounds from the first on in which clients choose (with privacy the plan says it);
+  `cluster_init_stddev`, see `init_server`; `selection_epsilon` of one choice (from the plan)
+  and `selection_loss_clip`, with privacy only.
+
+  A client's state has `cluster`, its choice, or -1 before the first one.
+  """
+
+  def __init__(self, spec: BuildSpec):
+    self._spec = spec
+    self._private = spec.plan.unit == 'example'
+    self.num_clusters = int(spec.options.get('num_clusters', 4))
+    if self.num_clusters < 1:
+      raise ValueError(f'--num_clusters={self.num_clusters} must be at least 1.')
+    self._weighting = spec.options.get('weighting', 'uniform')
+    if self._weighting not in ('uniform', 'examples'):
+      raise ValueError(f'--weighting={self._weighting} must be uniform or examples.')
+    self._score = self._chosen_score()
+    features = math.prod(spec.examples.x_shape[1:])
+    self.hyperparameters = {
+      'selection_rounds': 20.0,  # the paper's 10 % of 200
+      'cluster_init_stddev': 1.0 / math.sqrt(features),
+    }
+    if self._private:
+      self.hyperparameters.update(self._private_hyperparameters())
+
+  def _chosen_score(self) -> str:
+    score = self._spec.options.get('selection_score', 'auto')
+    if score not in SCORES:
+      raise ValueError(f'--selection_score={score} must be one of {", ".join(SCORES)}.')
+    has_accuracy = 'accuracy' in self._spec.model.metric_names
+    if score == 'auto':
+      return 'error_rate' if self._private and has_accuracy else 'loss'
+    if score == 'error_rate' and not has_accuracy:
+      raise ValueError(
+        f'--selection_score=error_rate needs a model with an accuracy, and '
+        f'--model={self._spec.model.name} has none; use loss.'
+      )
+    return score
+
+  def _private_hyperparameters(self):
+    plan = self._spec.plan
+    if plan.selection is None:
+      raise ValueError(
+        'Private clustering needs a privacy plan with a private selection: give the epsilon of '
+        'a selection and the number of rounds with one.'
+      )
+    values = {
+      'selection_epsilon': float(plan.selection.epsilon),
+      'selection_rounds': float(plan.selection.rounds),
+    }
+    for name, value in values.items():
+      given = self._spec.hyperparameters.get(name, value)
+      if given != value:
+        raise ValueError(f'--{name}={given} is not the {value} that the privacy plan accounts for.')
+    return {**values, 'selection_loss_clip': 1.0}
+
+  def init_server(self, server) -> Tree:
+    """The entry `clusters` of the server state: distinct random starts.
+
+    Linear models all start at zero, and equal cluster models could never be told apart. So
+    theirs get normal noise of standard deviation `cluster_init_stddev`, by default such that
+    predictions on standardised features have about unit variance. A single cluster gets no
+    noise: it is FedAvg exactly.
+    """
+    starts = []
+    for g in range(self.num_clusters):
+      key = random_streams.key(server['seed'], Stream.INIT, g)
+      start = server['model'] if g == 0 else self._spec.model.init(key)
+      if self._spec.model.convex and self.num_clusters > 1:
+        noise = trees.normal_like(random_streams.fold_in(key, 0), start)
+        start = trees.add_scaled(start, noise, server['hyperparameters']['cluster_init_stddev'])
+      starts.append(start)
+    return Tree(clusters=tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *starts))
+
+  def model_of(self, server, cluster):
+    """The model of one cluster (of the first, before a choice is made)."""
+    index = tf.maximum(cluster, 0)
+    return tf.nest.map_structure(lambda t: tf.gather(t, index), server['clusters'])
+
+  def choose(self, server, client, data):
+    """The client's cluster in this round, int32: a new choice, or the last one.
+
+    Formal guarantee: every new choice is an exponential mechanism of `selection_epsilon` on
+    the client's training examples, and there are at most `selection_rounds` of them. A
+    client who was absent in all of those rounds chooses once when it first takes part.
+    """
+    rounds = server['hyperparameters']['selection_rounds']
+    in_time = tf.cast(server['round'], tf.float32) < rounds
+    choosing = in_time | ((client['cluster'] < 0) & (rounds > 0.0))
+    scores = self._scores(server, data, tf.where(choosing, self.num_clusters, 0))
+    if self._private:
+      choice = selection.report_noisy_min(
+        random_streams.key(server['seed'], Stream.SELECTION, server['round'], data['client_id']),
+        scores,
+        self._sensitivity(server, data),
+        server['hyperparameters']['selection_epsilon'],
+      )
+    else:
+      choice = tf.argmin(scores, output_type=tf.int32)
+    return tf.where(choosing, choice, client['cluster'])
+
+  def _scores(self, server, data, count):
+    """Scores [G] of the first `count` clusters; the work of the others is saved."""
+    model = self._spec.model
+    in_silo = tf.range(data['x'].shape[0]) < data['num_examples']
+    num_examples = tf.cast(tf.maximum(data['num_examples'], 1), tf.float32)
+    clip = server['hyperparameters']['selection_loss_clip'] if self._private else math.inf
+
+    def mean(values):
+      return tf.reduce_sum(tf.where(in_silo, values, 0.0)) / num_examples
+
+    def score_of(g):
+      outputs = model.predict(self.model_of(server, g), data['x'])
+      if self._score == 'error_rate':
+        return 1.0 - mean(model.metrics(outputs, data['y'])['accuracy'])
+      losses = model.loss(outputs, data['y'])
+      if self._score == 'mean_loss':
+        return _bounded(mean(losses), clip)
+      return mean(_bounded(losses, clip))
+
+    def one_cluster(g, scores):
+      return g + 1, tf.where(tf.equal(tf.range(self.num_clusters), g), score_of(g), scores)
+
+    start = (tf.constant(0), tf.zeros([self.num_clusters]))
+    return tf.while_loop(lambda g, _: g < count, one_cluster, start)[1]
+
+  def _sensitivity(self, server, data):
+    clip = server['hyperparameters']['selection_loss_clip']
+    if self._score == 'mean_loss':
+      return clip
+    others = tf.cast(tf.maximum(data['num_examples'] - 1, 1), tf.float32)
+    return (1.0 if self._score == 'error_rate' else clip) / others
+
+  def report(self, update, cluster, data) -> Tree:
+    """What a client sends, to be summed: its update, in the row of its cluster."""
+    weight = tf.constant(1.0)
+    if self._weighting == 'examples':
+      weight = tf.cast(data['num_examples'], tf.float32)
+    # Not `==`: in TFF's graphs that compares Python objects.
+    chosen = tf.equal(tf.range(self.num_clusters), cluster)
+
+    def in_its_row(leaf):
+      mask = tf.reshape(chosen, [-1] + [1] * leaf.shape.rank)
+      return tf.where(mask, weight * leaf[tf.newaxis], 0.0)
+
+    return Tree(
+      update=tf.nest.map_structure(in_its_row, update),
+      weight=tf.where(chosen, weight, 0.0),
+      members=tf.cast(chosen, tf.float32),
+    )
+
+  def updated(self, server, total):
+    """From the sum of the reports: the new cluster models (equations 16 and 17)."""
+    weight = total['weight']
+    # Nobody chose the cluster: it stays as it is.
+    factor = tf.where(weight > 0.0, 1.0 / tf.maximum(weight, 1e-30), 0.0)
+    factor *= server['hyperparameters']['server_learning_rate']
+
+    def add_mean(clusters, update):
+      return clusters + tf.reshape(factor, [-1] + [1] * (update.shape.rank - 1)) * update
+
+    return tf.nest.map_structure(add_mean, server['clusters'], total['update'])
+
+  def metrics(self, total) -> Tree:
+    """How many of the participants are in each cluster: for a simulation's eyes only."""
+    return Tree((f'cluster_{g}_size', total['members'][g]) for g in range(self.num_clusters))
+
+
+def _bounded(losses, clip):
+  """Losses in [0, clip]; one that is not finite counts as the worst."""
+  return tf.where(tf.math.is_finite(losses), tf.clip_by_value(losses, 0.0, clip), clip)

@@ -1,0 +1,71 @@
+"""Local finetuning: federated averaging, then every client alone.
+
+Cross-silo paper, appendix C.3 and H.1 (after Wang et al. 2019, Yu et al. 2020 and Cheng et
+al. 2021). With T_f the round in which finetuning starts:
+
+  rounds t < T_f:   FedAvg: w <- w + eta_s * mean_k (w_k - w), w_k trained from w
+  rounds t >= T_f:  client k continues alone: w_k <- SGD or DP-SGD from its own w_k,
+                    which begins at the last w
+
+Every round costs what a round of FedAvg costs, so the privacy budget is the same wherever
+the switch is. T_f = 0 is local training, T_f >= T is FedAvg.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from processes import trees
+from processes.aggregation import MeanUpdate, loss_metrics, loss_report
+from processes.local_training import LocalTrainer
+from processes.method import BuildSpec, FederatedMethod, Tree, assemble
+
+
+def build(spec: BuildSpec) -> FederatedMethod:
+  """Builds local finetuning.
+
+  The hyper-parameter `finetune_start_round` is T_f; its default is half of the paper's 200
+  rounds.
+
+  Server state: the global model. Client state: the personal model, and `finetuned`, 1 once
+  the client has trained alone; until then its model is the global one.
+  """
+  train = LocalTrainer(spec)
+  mean_update = MeanUpdate(spec)
+
+  def federated(server):
+    return tf.cast(server['round'], tf.float32) < server['hyperparameters']['finetune_start_round']
+
+  def current_model(server, client):
+    return trees.where(client['finetuned'] > 0, client['model'], server['model'])
+
+  def client_update(server, client, data):
+    start = current_model(server, client)
+    params, statistics = train(start, server, client, data)
+    report = mean_update.report(trees.subtract(params, start), server, data)
+    alone = Tree(client, model=params, finetuned=tf.constant(1, tf.int32))
+    new_client = trees.where(federated(server), client, alone)
+    return Tree(**report, **loss_report(statistics)), new_client
+
+  def server_update(server, total):
+    update, changed, metrics = mean_update.mean(total, server)
+    rate = server['hyperparameters']['server_learning_rate']
+    averaged = trees.add_scaled(server['model'], update, rate)
+    model = trees.where(federated(server), averaged, server['model'])
+    return Tree(server, model=model, **changed), Tree(**loss_metrics(total), **metrics)
+
+  return assemble(
+    spec,
+    client_update=client_update,
+    server_update=server_update,
+    init_client=lambda server: Tree(model=server['model'], finetuned=np.int32(0)),
+    hyperparameters={
+      'client_learning_rate': 0.1,
+      'server_learning_rate': 1.0,
+      'finetune_start_round': 100.0,
+      **({'clipping_norm': 1.0} if spec.plan.unit == 'example' else {}),
+    },
+    models={
+      'personal': current_model,
+      'global': lambda server, client: server['model'],
+    },
+  )

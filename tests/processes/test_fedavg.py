@@ -1,0 +1,133 @@
+"""FedAvg: limits, golden numbers, and the private mean's noise."""
+
+import math
+
+import federation
+import numpy as np
+import pytest
+from scipy import stats
+
+from privacy.plan import ClientLevelPrivacy, FixedClipping
+from privacy.sampling import EveryClient
+
+RATE = {'client_learning_rate': 0.1}
+
+
+def _client_level(data, *, noise_multiplier=0.0, norm=math.inf):
+  return ClientLevelPrivacy(
+    cohorts=EveryClient(len(data['num_examples'])),
+    noise_multiplier=noise_multiplier,
+    delta=1e-5,
+    clipping=FixedClipping(norm=norm),
+  )
+
+
+def _run(data, plan, rounds=2, seed=0, hyperparameters=RATE, **options):
+  spec = federation.spec_of(data, plan, **options)
+  run = federation.Federation('fedavg', spec, data, seed=seed, hyperparameters=hyperparameters)
+  run.metrics = run.run(rounds)
+  return run
+
+
+def test_full_batches_are_gradient_descent_on_all_data():
+  data = federation.regression_data()
+  run = _run(data, federation.no_privacy(data), batch_size=8, rounds=3)
+  reference, expected = federation.Reference(data), np.zeros(4)
+  for _ in range(3):
+    gradients = [reference.gradients(expected, k).mean(0) for k in range(3)]
+    expected = expected - 0.1 * np.mean(gradients, 0)
+  np.testing.assert_allclose(
+    federation.parameter_vector(run.server['model']), expected, rtol=1e-5, atol=1e-6
+  )
+  assert run.server['round'] == 3
+  assert run.metrics['participants'] == 3
+
+
+@pytest.mark.parametrize('weighting', ['uniform', 'examples'])
+def test_golden_numbers_of_minibatches(weighting):
+  data = federation.regression_data(sizes=[8, 5, 2])
+  hyperparameters = {**RATE, 'server_learning_rate': 0.7}
+  run = _run(
+    data,
+    federation.no_privacy(data),
+    seed=11,
+    hyperparameters=hyperparameters,
+    batch_size=3,
+    local_epochs=2,
+    weighting=weighting,
+  )
+  weights = [8, 5, 2] if weighting == 'examples' else [1, 1, 1]
+  reference, expected = federation.Reference(data, seed=11), np.zeros(4)
+  for t in range(2):
+    updates = [
+      reference.sgd(expected, k, t, batch_size=3, learning_rate=0.1, epochs=2) - expected
+      for k in range(3)
+    ]
+    expected = expected + 0.7 * np.average(updates, axis=0, weights=weights)
+  np.testing.assert_allclose(
+    federation.parameter_vector(run.server['model']), expected, rtol=1e-5, atol=1e-6
+  )
+
+
+def test_without_noise_and_clip_the_private_mean_is_fedavg():
+  data = federation.regression_data()
+  plain = _run(data, federation.no_privacy(data))
+  private = _run(data, _client_level(data))
+  federation.assert_trees_equal(plain.server['model'], private.server['model'], rtol=1e-6)
+
+
+def test_client_updates_are_clipped():
+  data = federation.regression_data()
+  run = _run(data, _client_level(data, norm=0.05), rounds=1, batch_size=8)
+  reference = federation.Reference(data)
+  updates = [-0.1 * reference.gradients(np.zeros(4), k).mean(0) for k in range(3)]
+  clipped = [u * min(1.0, 0.05 / np.linalg.norm(u)) for u in updates]
+  np.testing.assert_allclose(
+    federation.parameter_vector(run.server['model']), np.mean(clipped, 0), rtol=1e-5
+  )
+
+
+def test_noise_of_the_private_mean_has_the_claimed_scale():
+  data = federation.regression_data(features=3000, rows=2)
+  data['x'][:], data['y'][:] = 0.0, 0.0
+  run = _run(data, _client_level(data, noise_multiplier=1.5, norm=0.2), rounds=1)
+  claimed = 1.5 * 0.2 / 3
+  noise = run.server['model']['weights']
+  assert stats.kstest(noise / claimed, 'norm').pvalue > 1e-3
+  assert stats.kstest(noise / (2 / 3 * claimed), 'norm').pvalue < 1e-6
+
+
+def test_example_level_golden_numbers():
+  data = federation.regression_data(sizes=[8, 5, 2])
+  plan = federation.example_level(data, noise_multiplier=0.6, clipping_norm=1.5, steps=[2, 1, 3])
+  run = _run(data, plan, seed=4, hyperparameters={**RATE, 'clipping_norm': 1.5})
+  reference, expected = federation.Reference(data, seed=4), np.zeros(4)
+  for t in range(2):
+    updates = [
+      reference.dp_sgd(expected, k, t, plan, learning_rate=0.1) - expected for k in range(3)
+    ]
+    expected = expected + np.mean(updates, 0)
+  np.testing.assert_allclose(
+    federation.parameter_vector(run.server['model']), expected, rtol=1e-5, atol=1e-6
+  )
+
+
+def test_counts_are_not_leaked_by_weights():
+  data = federation.regression_data()
+  spec = federation.spec_of(data, _client_level(data, norm=1.0), weighting='examples')
+  with pytest.raises(ValueError, match='weighting=examples'):
+    federation.Federation('fedavg', spec, data)
+
+
+def test_global_evaluation_sums_over_real_examples():
+  data = federation.regression_data(sizes=[8, 5, 2])
+  run = _run(data, federation.no_privacy(data), rounds=1)
+  sums = run.evaluate('global')
+  params = federation.parameter_vector(run.server['model'])
+  reference = federation.Reference(data)
+  errors = [
+    np.sum((reference.x[k, :n] @ params - reference.y[k, :n]) ** 2)
+    for k, n in enumerate(data['num_examples'])
+  ]
+  np.testing.assert_allclose(sums['mse'], errors, rtol=1e-4)
+  np.testing.assert_array_equal(sums['num_examples'], [8, 5, 2])

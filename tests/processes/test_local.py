@@ -1,0 +1,66 @@
+"""Local training: every client by itself."""
+
+import federation
+import numpy as np
+import pytest
+
+from privacy.plan import ClientLevelPrivacy, FixedClipping
+
+RATE = {'client_learning_rate': 0.1}
+
+
+def _run(data, plan, rounds=3, cohort=None, **options):
+  spec = federation.spec_of(data, plan, **options)
+  run = federation.Federation('local', spec, data, hyperparameters=RATE)
+  run.run(rounds, cohort)
+  return run
+
+
+def test_every_client_follows_its_own_numpy_loop():
+  data = federation.regression_data(sizes=[8, 5, 2])
+  run = _run(data, federation.no_privacy(data), batch_size=3)
+  reference = federation.Reference(data)
+  found = federation.parameter_vector(run.clients['model'])
+  for k in range(3):
+    expected = np.zeros(4)
+    for t in range(3):
+      expected = reference.sgd(expected, k, t, batch_size=3, learning_rate=0.1)
+    np.testing.assert_allclose(found[k], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_with_privacy_too():
+  data = federation.regression_data(sizes=[8, 5, 2])
+  plan = federation.example_level(data, noise_multiplier=0.5, steps=[2, 1, 3])
+  run = _run(data, plan)
+  reference = federation.Reference(data)
+  found = federation.parameter_vector(run.clients['model'])
+  for k in range(3):
+    expected = np.zeros(4)
+    for t in range(3):
+      expected = reference.dp_sgd(expected, k, t, plan, learning_rate=0.1)
+    np.testing.assert_allclose(found[k], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_nobody_elses_data_matter():
+  data = federation.regression_data()
+  plan = federation.example_level(data, noise_multiplier=0.5)
+  together = _run(data, plan)
+  data['x'][1:] += 1.0
+  alone = _run(data, plan, cohort=[0])
+  for name in ('weights', 'bias'):
+    np.testing.assert_array_equal(
+      together.clients['model'][name][0], alone.clients['model'][name][0]
+    )
+    np.testing.assert_array_equal(alone.clients['model'][name][1:], 0.0)
+
+
+def test_client_level_privacy_is_refused():
+  data = federation.regression_data()
+  plan = ClientLevelPrivacy(
+    cohorts=federation.no_privacy(data).cohorts,
+    noise_multiplier=1.0,
+    delta=1e-5,
+    clipping=FixedClipping(norm=1.0),
+  )
+  with pytest.raises(ValueError, match='--privacy=client'):
+    _run(data, plan)

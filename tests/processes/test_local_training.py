@@ -1,0 +1,293 @@
+"""SGD and DP-SGD of one client: golden numbers, statistics, sensitivity."""
+
+import federation
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+from scipy import stats
+
+from processes import local_training, trees
+from processes.method import Tree
+from runtime import random_streams
+from runtime.random_streams import Stream
+from tff_models import build_model
+
+
+def _model(features):
+  return build_model(
+    'linear_regression', example_shape=(features,), num_outputs=1, task_kind='regression'
+  )
+
+
+def _row(data, client=0):
+  return tf.nest.map_structure(lambda a: tf.constant(a[client]), data)
+
+
+def _start(features, value=0.3):
+  return Tree(weights=tf.fill([features], value), bias=tf.constant(value))
+
+
+def _dp_sgd(data, features, *, seed=0, **changes):
+  settings = dict(
+    steps=tf.constant(1),
+    sampling_rate=tf.constant(0.5),
+    noise_multiplier=tf.constant(1.0),
+    clipping_norm=tf.constant(1.0),
+    batch_divisor=tf.constant(1.0),
+    expected_batch_size=4,
+    learning_rate=tf.constant(1.0),
+  )
+  settings.update(changes)
+  params = settings.pop('params', _start(features))
+
+  @tf.function  # loops in Python would take a second for ten steps
+  def run():
+    return local_training.dp_sgd(
+      _model(features),
+      params,
+      data,
+      batch_key=random_streams.key(seed, Stream.BATCH, 0, 0),
+      noise_key=random_streams.key(seed, Stream.DP_NOISE, 0, 0),
+      **settings,
+    )
+
+  return run()
+
+
+@pytest.mark.parametrize('epochs', [1, 3])
+@pytest.mark.parametrize(('size', 'batch_size'), [(8, 4), (7, 3), (2, 4), (8, 100)])
+def test_sgd_equals_a_numpy_loop(size, batch_size, epochs):
+  data = federation.regression_data(sizes=[size, 8, 8])
+  params, statistics = local_training.sgd(
+    _model(3),
+    _start(3),
+    _row(data),
+    key=random_streams.key(5, Stream.BATCH, 2, 0),
+    batch_size=batch_size,
+    epochs=epochs,
+    learning_rate=tf.constant(0.1),
+    regularizer_gradient=lambda params: trees.scale(params, 0.5),
+  )
+  reference = federation.Reference(data, seed=5)
+  expected = reference.sgd(
+    federation.parameter_vector(_start(3)),
+    0,
+    2,
+    batch_size=batch_size,
+    epochs=epochs,
+    learning_rate=0.1,
+    penalty=lambda p: 0.5 * p,
+  )
+  np.testing.assert_allclose(federation.parameter_vector(params), expected, rtol=1e-5, atol=1e-6)
+  assert statistics['loss_count'] == size * epochs
+
+
+def test_a_client_without_examples_keeps_its_model():
+  data = federation.regression_data(sizes=[0, 8, 8])
+  params, statistics = local_training.sgd(
+    _model(3),
+    _start(3),
+    _row(data),
+    key=random_streams.key(0, Stream.BATCH, 0, 0),
+    batch_size=4,
+    epochs=2,
+    learning_rate=tf.constant(0.1),
+  )
+  federation.assert_trees_equal(params, _start(3))
+  assert statistics['loss_count'] == 0
+
+
+@pytest.mark.parametrize('inside_clip', [False, True])
+def test_dp_sgd_equals_a_numpy_loop(inside_clip):
+  data = federation.regression_data(sizes=[7, 8, 8])
+  plan = federation.example_level(data, noise_multiplier=0.7, clipping_norm=1.5, steps=5)
+  silo = {name: values[0] for name, values in plan.silo_parameters().items()}
+  params, _ = _dp_sgd(
+    _row(data),
+    3,
+    seed=9,
+    steps=tf.constant(silo['steps_per_round']),
+    sampling_rate=tf.constant(silo['sampling_rate']),
+    noise_multiplier=tf.constant(silo['noise_multiplier']),
+    clipping_norm=tf.constant(1.5),
+    batch_divisor=tf.constant(silo['batch_size']),
+    learning_rate=tf.constant(0.2),
+    regularizer_gradient=lambda params: trees.scale(params, 0.5),
+    regularizer_inside_clip=inside_clip,
+  )
+  expected = federation.Reference(data, seed=9).dp_sgd(
+    federation.parameter_vector(_start(3)),
+    0,
+    0,
+    plan,
+    learning_rate=0.2,
+    penalty=lambda p: 0.5 * p,
+    inside_clip=inside_clip,
+  )
+  np.testing.assert_allclose(federation.parameter_vector(params), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_noise_clip_and_sampling_dp_sgd_is_gradient_descent():
+  data = federation.regression_data(sizes=[6, 8, 8])
+  params, _ = _dp_sgd(
+    _row(data),
+    3,
+    steps=tf.constant(4),
+    sampling_rate=tf.constant(1.0),
+    noise_multiplier=tf.constant(0.0),
+    clipping_norm=tf.constant(np.inf, tf.float32),
+    batch_divisor=tf.constant(6.0),
+    learning_rate=tf.constant(0.1),
+  )
+  reference, expected = federation.Reference(data), federation.parameter_vector(_start(3))
+  for _ in range(4):
+    expected = expected - 0.1 * reference.gradients(expected, 0).mean(0)
+  np.testing.assert_allclose(federation.parameter_vector(params), expected, rtol=1e-5)
+
+
+def test_gathered_chunks_give_what_the_masked_silo_gives(monkeypatch):
+  data = federation.regression_data(rows=200)
+  settings = dict(sampling_rate=tf.constant(0.1), expected_batch_size=2, steps=tf.constant(3))
+  whole, _ = _dp_sgd(_row(data), 3, **settings)
+  monkeypatch.setattr(local_training, '_MASK_WHOLE_SILO_LIMIT', 0)
+  assert local_training._chunk_size(200, 2, 4) < 10  # so that batches of 20 need several chunks
+  chunked, _ = _dp_sgd(_row(data), 3, **settings)
+  federation.assert_trees_equal(whole, chunked, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def _noise_p_value(change, stddev):
+  return stats.kstest(np.ravel(change) / stddev, 'norm').pvalue
+
+
+@pytest.mark.parametrize('rate', [0.0, 0.5])
+def test_noise_has_the_claimed_scale(rate):
+  """Also of an empty batch; and the test rejects noise of 2/3 of the scale."""
+  features, clip, multiplier, divisor = 3000, 0.5, 1.4, 8.0
+  data = federation.regression_data(num_clients=1, rows=4, features=features)
+  common = dict(
+    seed=1,
+    sampling_rate=tf.constant(rate),
+    clipping_norm=tf.constant(clip),
+    batch_divisor=tf.constant(divisor),
+  )
+  noised, _ = _dp_sgd(_row(data), features, noise_multiplier=tf.constant(multiplier), **common)
+  exact, _ = _dp_sgd(_row(data), features, noise_multiplier=tf.constant(0.0), **common)
+  noise = noised['weights'] - exact['weights']
+  claimed = multiplier * clip / divisor
+  assert _noise_p_value(noise, claimed) > 1e-3
+  assert _noise_p_value(noise, 2.0 / 3.0 * claimed) < 1e-6
+  assert _noise_p_value(2.0 / 3.0 * noise, claimed) < 1e-6
+
+
+def test_steps_and_rounds_have_noise_of_their_own():
+  data = federation.regression_data(num_clients=1, rows=4, features=1000)
+  no_data = dict(seed=1, sampling_rate=tf.constant(0.0), params=_start(1000, 0.0))
+  one, _ = _dp_sgd(_row(data), 1000, steps=tf.constant(1), **no_data)
+  two, _ = _dp_sgd(_row(data), 1000, steps=tf.constant(2), **no_data)
+  second = two['weights'] - one['weights']
+  assert abs(np.corrcoef(one['weights'], second)[0, 1]) < 0.15
+  assert _noise_p_value(two['weights'], np.sqrt(2.0)) > 1e-3
+  assert _noise_p_value(two['weights'], 2.0 / 3.0 * np.sqrt(2.0)) < 1e-6
+
+
+def test_batches_are_poisson_samples_of_the_claimed_rate():
+  """Each example by itself; and the test rejects 2/3 of the rate and fixed-size batches."""
+  rows, steps, rate = 50, 400, 0.2
+  key = random_streams.key(3, Stream.BATCH, 0, 0)
+
+  def draw(step):
+    return random_streams.uniform(random_streams.fold_in(key, step), [rows])
+
+  coins = tf.function(lambda: tf.map_fn(draw, tf.range(steps), fn_output_signature=tf.float32))()
+  chosen = coins.numpy() < rate
+
+  def rate_p_value(total, p):
+    return stats.binomtest(int(total), rows * steps, p).pvalue
+
+  assert rate_p_value(chosen.sum(), rate) > 1e-3
+  assert rate_p_value(chosen.sum(), 2.0 / 3.0 * rate) < 1e-6
+  sizes = chosen.sum(1)
+  dispersion = sizes.var(ddof=1) / (rows * rate * (1 - rate))
+  assert abs(dispersion - 1.0) < 5.0 * np.sqrt(2.0 / steps)
+  assert abs(0.0 - 1.0) > 5.0 * np.sqrt(2.0 / steps)  # fixed-size batches: no dispersion
+
+  # The trainer counts exactly these examples.
+  data = federation.regression_data(num_clients=1, rows=rows)
+  _, statistics = _dp_sgd(
+    _row(data),
+    3,
+    seed=3,
+    steps=tf.constant(steps),
+    sampling_rate=tf.constant(rate),
+    learning_rate=tf.constant(0.0),
+  )
+  assert statistics['loss_count'] == chosen.sum()
+
+
+# ---------------------------------------------------------------- sensitivity
+
+_VALUES = st.one_of(
+  st.floats(-3.0, 3.0, width=32),
+  st.sampled_from([0.0, 1e-40, -1e-42, 1e-20, 1e18, -1e19, 1e30, 3e38, np.inf, -np.inf, np.nan]),
+)
+
+
+@tf.function
+def _clipped_sum_in_graph(x, y, mask, clip, inside):
+  return local_training.clipped_gradient_sum(
+    _model(2),
+    Tree(weights=tf.constant([0.5, -1.0]), bias=tf.constant(0.25)),
+    x,
+    y,
+    mask,
+    clipping_norm=clip,
+    regularizer_gradient=(lambda p: trees.scale(p, 3.0)) if inside else None,
+  )
+
+
+def _clipped_sum(x, y, mask, clip, inside):
+  floats = (tf.constant(value, tf.float32) for value in (x, y))
+  total, _ = _clipped_sum_in_graph(
+    *floats, tf.constant(mask), tf.constant(clip, tf.float32), inside
+  )
+  return federation.parameter_vector(total)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+  examples=st.lists(st.tuples(_VALUES, _VALUES, _VALUES), min_size=4, max_size=4),
+  other=st.tuples(_VALUES, _VALUES, _VALUES),
+  clip=st.sampled_from([1e-3, 1.0, 50.0]),
+  inside=st.booleans(),
+)
+def test_one_example_moves_the_clipped_sum_by_at_most_the_clip(examples, other, clip, inside):
+  """Removing, adding or zeroing out one example; replacing it: twice the clip."""
+  table = np.array(examples, np.float32)
+  mask = np.array([True, True, True, False])
+  total = _clipped_sum(table[:, :2], table[:, 2], mask, clip, inside)
+  assert np.all(np.isfinite(total))
+  without = mask.copy()
+  without[0] = False
+  changed = table.copy()
+  changed[0] = other
+  bound = clip * (1.0 + 1e-4) + 1e-6
+  for new_table, new_mask, factor in (
+    (table, without, 1.0),
+    (table, np.ones([4], bool), 1.0),
+    (changed, mask, 2.0),
+  ):
+    new_total = _clipped_sum(new_table[:, :2], new_table[:, 2], new_mask, clip, inside)
+    assert np.linalg.norm(new_total - total) <= factor * bound
+
+
+def test_the_sensitivity_is_reached():
+  """The bound is not loose: a large gradient moves the sum by the clip."""
+  x, y = np.array([[3.0, 4.0], [1.0, 1.0]]), np.array([1e4, 0.0])
+  both = _clipped_sum(x, y, [True, True], 0.5, False)
+  one = _clipped_sum(x, y, [False, True], 0.5, False)
+  assert np.linalg.norm(both - one) == pytest.approx(0.5, rel=1e-5)

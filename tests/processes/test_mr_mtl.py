@@ -1,0 +1,115 @@
+"""MR-MTL against algorithm A1 and equation 18 of the cross-silo paper."""
+
+import federation
+import numpy as np
+import pytest
+
+RATE = {'client_learning_rate': 0.1}
+
+
+def _run(name, data, plan, rounds=3, hyperparameters=RATE, attributes=None, **options):
+  spec = federation.spec_of(data, plan, **options)
+  run = federation.Federation(
+    name, spec, data, hyperparameters=hyperparameters, attributes=attributes
+  )
+  run.run(rounds)
+  return run
+
+
+def _plan(data, private):
+  return (
+    federation.example_level(data, noise_multiplier=0.5, steps=[2, 1, 3])
+    if private
+    else federation.no_privacy(data)
+  )
+
+
+@pytest.mark.parametrize('private', [False, True])
+def test_lambda_zero_is_local_training(private):
+  data = federation.regression_data(sizes=[8, 5, 2])
+  hyperparameters = {**RATE, 'mtl_lambda': 0.0}
+  ours = _run('mr_mtl', data, _plan(data, private), hyperparameters=hyperparameters)
+  local = _run('local', data, _plan(data, private))
+  federation.assert_trees_equal(ours.clients['model'], local.clients['model'])
+
+
+@pytest.mark.parametrize('inside_clip', [False, True])
+@pytest.mark.parametrize('weighting', ['uniform', 'examples'])
+def test_algorithm_a1_in_numpy(inside_clip, weighting):
+  data = federation.regression_data(sizes=[8, 5, 2])
+  plan, factors = _plan(data, private=True), np.array([1.0, 0.5, 2.0])
+  run = _run(
+    'mr_mtl',
+    data,
+    plan,
+    hyperparameters={**RATE, 'mtl_lambda': 0.8},
+    attributes={'mtl_lambda_factor': factors},
+    weighting=weighting,
+    regularizer_inside_clip=inside_clip,
+  )
+  reference = federation.Reference(data)
+  personal, mean = np.zeros([3, 4]), np.zeros(4)
+  for t in range(3):
+    new = np.stack(
+      [
+        reference.dp_sgd(
+          personal[k],
+          k,
+          t,
+          plan,
+          learning_rate=0.1,
+          penalty=lambda w, k=k, mean=mean: 0.8 * factors[k] * (w - mean),
+          inside_clip=inside_clip,
+        )
+        for k in range(3)
+      ]
+    )
+    weights = data['num_examples'] if weighting == 'examples' else None
+    mean = mean + np.average(new - personal, axis=0, weights=weights)
+    personal = new
+  found = federation.parameter_vector(run.clients['model'])
+  np.testing.assert_allclose(found, personal, rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(
+    federation.parameter_vector(run.server['model']), mean, rtol=1e-4, atol=1e-6
+  )
+
+
+def test_it_minimises_equation_18():
+  """Full batches to convergence: the stationary point, solved as one linear system."""
+  data = federation.regression_data()
+  strength = 0.7
+  run = _run(
+    'mr_mtl',
+    data,
+    federation.no_privacy(data),
+    rounds=250,
+    hyperparameters={'client_learning_rate': 0.3, 'mtl_lambda': strength},
+    batch_size=8,
+  )
+  reference = federation.Reference(data)
+  # grad F_k(w_k) + lambda (w_k - w_bar) = 0 for every k.
+  blocks, right = np.zeros([3, 4, 3, 4]), np.zeros([3, 4])
+  for k in range(3):
+    blocks[k, :, k] += reference.x[k].T @ reference.x[k] / 8 + strength * np.eye(4)
+    blocks[k] -= strength / 3 * np.eye(4)[:, np.newaxis]
+    right[k] = reference.x[k].T @ reference.y[k] / 8
+  expected = np.linalg.solve(blocks.reshape(12, 12), right.ravel()).reshape(3, 4)
+  found = federation.parameter_vector(run.clients['model'])
+  np.testing.assert_allclose(found, expected, atol=2e-3)
+  np.testing.assert_allclose(
+    federation.parameter_vector(run.server['model']), expected.mean(0), atol=2e-3
+  )
+
+
+def test_a_strong_pull_holds_the_models_together():
+  data = federation.regression_data()
+  spread = []
+  for strength in (0.0, 1.0, 5.0):
+    run = _run(
+      'mr_mtl',
+      data,
+      federation.no_privacy(data),
+      hyperparameters={**RATE, 'mtl_lambda': strength},
+    )
+    spread.append(federation.parameter_vector(run.clients['model']).std(0).sum())
+  assert spread[0] > spread[1] > spread[2]
