@@ -47,9 +47,7 @@ class Grid:
         raise ValueError(f'--sweep={name}={_words(values)} has a value twice.')
 
   @classmethod
-  def parse(
-    cls, base: Mapping[str, Any], sweeps: Sequence[str], seeds: Sequence[str]
-  ) -> 'Grid':
+  def parse(cls, base: Mapping[str, Any], sweeps: Sequence[str], seeds: Sequence[str]) -> 'Grid':
     """Reads the flags `--sweep` (name=value,value,...) and `--seeds` (0,1,2 or 0-4).
 
     Raises:

@@ -1,0 +1,465 @@
+"""Several runs at once: settings which differ in tensors only, in one compiled program.
+
+The runs' clients stand side by side on the client axis, S settings of K clients. Each
+run keeps its own seed, cohorts, batches, noise and data, and comes out as it does when
+it is run alone.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import json
+import pathlib
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import processes.registry
+from experiments import build, checkpoints, evaluation, interruption, results, runner, sweep_grid
+from experiments.build import Experiment
+from experiments.config import ExperimentConfig
+from experiments.metrics import ROUND, MetricTable
+
+_STATE_BYTES_AT_ONCE = 2**31  # of the clients' states; more settings go into another batch
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+# (rounds done, of how many, of how many runs)
+Report = Callable[[int, int, int], None]
+
+
+def run_all(
+  configs: Mapping[str, ExperimentConfig],
+  *,
+  num_settings: int,
+  checkpoint_folder: pathlib.Path,
+  caught: interruption.Interruption,
+  report: Report,
+) -> None:
+  """Runs configurations of one `sweep_grid.program_key`, each into its own folder.
+
+  Args:
+    configs: by name; `output_dir` is the run's folder.
+    num_settings: how many settings the sweep compares, for the privacy statements.
+    checkpoint_folder: where the state of unfinished batches is kept.
+    caught: to stop between two rounds.
+    report: told how far it is.
+
+  Raises:
+    Interrupted: a signal came; what was done is kept.
+    ValueError, OSError, MemoryError: one line.
+  """
+  first = next(iter(configs.values()))
+  experiments = build_all(configs)
+  if first.runtime != 'xla' or any(e.is_loaded_by_cohort for e in experiments.values()):
+    for name, experiment in experiments.items():
+      _run_alone(name, experiment, num_settings, report)
+    return
+  for names in batches(experiments):
+    batch = _Batch(
+      {name: experiments[name] for name in names}, num_settings, checkpoint_folder, caught, report
+    )
+    batch.run()
+
+
+def is_finished(folder: pathlib.Path) -> bool:
+  """Whether a run's folder has its results."""
+  return (folder / 'summary.json').exists()
+
+
+def build_all(configs: Mapping[str, ExperimentConfig]) -> dict[str, Experiment]:
+  """Builds experiments, sharing data sets and, as far as can be, TFF processes."""
+  loaded: dict[str, Any] = {}
+  built: list[Experiment] = []
+  result = {}
+  for name, config in configs.items():
+    key = json.dumps([config.dataset, config.dataset_options, config.data_dir, config.seed])
+    if key not in loaded:
+      loaded[key] = build.load_dataset(config)
+    result[name] = _variant_of(built, config, loaded[key])
+  return result
+
+
+def _variant_of(built: list[Experiment], config: ExperimentConfig, dataset) -> Experiment:
+  """An experiment which shares what it can with one of `built`; a new one is added to it."""
+  for other in built:
+    if _is_variant(other, config):
+      plan = build.build_plan(config, dataset)
+      values = dict(other.method.hyperparameters)
+      if config.privacy == 'client':
+        values.update({n: v for n, v in plan.hyperparameters.items() if n in values})
+      values.update({n: v for n, v in _given(config).items() if n in values})
+      method = dataclasses.replace(other.method, hyperparameters=values)
+      return dataclasses.replace(other, config=config, dataset=dataset, plan=plan, method=method)
+  experiment = build.build_process(config, dataset)
+  for other in built:
+    if _is_same_program(other, experiment):
+      process = other.method.process
+      method = dataclasses.replace(experiment.method, process=process)
+      experiment = dataclasses.replace(experiment, method=method)
+      break
+  built.append(experiment)
+  return experiment
+
+
+def _given(config: ExperimentConfig) -> dict[str, float]:
+  """The continuous hyper-parameters that a configuration has, by name."""
+  names = [n for n in config.identity if sweep_grid.is_hyperparameter(n)]
+  return {
+    n: getattr(config, n) for n in (*names, 'clipping_norm') if getattr(config, n) is not None
+  }
+
+
+def _is_variant(other: Experiment, config: ExperimentConfig) -> bool:
+  """Whether `config` needs only other values in the states of an experiment."""
+  free = {'seed', *(n for n in _given(config) if n in other.method.hyperparameters)}
+  if getattr(other.plan, 'selection', None) is None:
+    # A budget goes into the clients' attributes or, at client level, is the query's.
+    free |= {*sweep_grid.BUDGETS}
+    if config.privacy == 'client':
+      free |= other.plan.hyperparameters.keys()
+  federated = processes.registry.METHODS[config.method].federated
+  return federated and sweep_grid.differing(other.config, config) <= free
+
+
+def _is_same_program(a: Experiment, b: Experiment) -> bool:
+  """Whether the processes of two experiments differ in values of their states only."""
+  free = {'seed', *sweep_grid.BUDGETS, *a.method.hyperparameters}
+  return (
+    sweep_grid.differing(a.config, b.config) <= free
+    and a.method.process.next.type_signature == b.method.process.next.type_signature
+  )
+
+
+def batches(experiments: Mapping[str, Experiment]) -> list[list[str]]:
+  """The names of the experiments in groups that run at once: equal in process and shapes."""
+  groups = collections.defaultdict(list)
+  for name, experiment in experiments.items():
+    groups[_shape_key(experiment)].append(name)
+  result = []
+  for names in groups.values():
+    _, states = experiments[names[0]].initial_states()
+    size = sum(leaf.nbytes for leaf in checkpoints.flatten(states).values())
+    parts = -(-len(names) * size // _STATE_BYTES_AT_ONCE) or 1
+    result += [list(part) for part in np.array_split(names, min(parts, len(names)))]
+  return result
+
+
+def _shape_key(experiment: Experiment) -> tuple:
+  data = experiment.dataset
+  shapes = [str(evaluation.examples_spec(s)) for s in (data.train, data.test)]
+  server_test = None if data.server_test is None else data.server_test[0].shape
+  return (id(experiment.method.process), data.num_clients, *shapes, server_test)
+
+
+def _run_alone(name: str, experiment: Experiment, num_settings: int, report: Report) -> None:
+  """A run by the ordinary loop: TFF's own runtime, or data loaded by cohort."""
+  config = experiment.config
+  if is_finished(pathlib.Path(config.output_dir)):
+    return
+  report(0, config.rounds, 1)
+  folder = _open_folder(config)
+  try:
+    result = runner.run(experiment, folder=folder, show_progress=False)
+    folder.write_json('privacy.json', with_tuning(result.privacy, num_settings))
+    folder.write_json('summary.json', {**result.summary, 'name': name})
+  finally:
+    folder.close()
+  report(config.rounds, config.rounds, 1)
+
+
+def with_tuning(privacy: Mapping[str, Any], num_settings: int) -> dict[str, Any]:
+  """A privacy report which says that it is of one of several settings."""
+  if num_settings < 2 or privacy.get('unit') == 'none':
+    return dict(privacy)
+  sentence = (
+    f'Tuning is not accounted for: this is one of {num_settings} settings of a sweep on the same '
+    'data, and the guarantee is that of this run alone. Releasing the best of them, or all of '
+    'them, costs more.'
+  )
+  return {
+    **privacy,
+    'tuning': {'settings': num_settings, 'accounted': False, 'text': sentence},
+    'statement': f'{privacy["statement"]}\n{sentence}',
+  }
+
+
+def _open_folder(config: ExperimentConfig) -> results.RunFolder:
+  again = (pathlib.Path(config.output_dir) / 'config.json').exists()
+  return results.RunFolder(dataclasses.replace(config, resume=True) if again else config)
+
+
+class _Batch:
+  """S runs of one process, from their first round to their results."""
+
+  def __init__(
+    self,
+    experiments: Mapping[str, Experiment],
+    num_settings: int,
+    checkpoint_folder: pathlib.Path,
+    caught: interruption.Interruption,
+    report: Report,
+  ):
+    # What is finished is not repeated; the others are what they are without it.
+    self._experiments = {
+      n: e for n, e in experiments.items() if not is_finished(pathlib.Path(e.config.output_dir))
+    }
+    self._runs = list(self._experiments.values())
+    self._num_settings = num_settings
+    self._caught = caught
+    self._report = report
+    self._tables = [MetricTable() for _ in self._runs]
+    self._rounds_done = 0
+    self._pending: list[tuple[int, Any]] = []
+    self._seconds = 0.0  # of rounds, without compiling and evaluating
+    self._last_look = time.monotonic()
+    self._last_checkpoint = time.monotonic()
+    self._fingerprint = _digest(self._experiments)
+    self._checkpoints = checkpoint_folder / self._fingerprint
+    self._guarantees = _Guarantees()
+
+  def run(self) -> None:
+    """Runs everything that is left."""
+    if not self._runs:
+      return
+    self._folders = []
+    try:
+      for experiment in self._runs:
+        self._folders.append(_open_folder(experiment.config))
+      with runner.create_runtime(self._runs[0].config) as machine:
+        self._machine = machine
+        self._start()
+        self._advance()
+        self._finish()
+    finally:
+      for folder in self._folders:
+        folder.close()
+
+  def _start(self) -> None:
+    facts = {'runtime': self._machine.description}
+    for experiment, folder in zip(self._runs, self._folders, strict=True):
+      folder.record_environment(experiment.dataset.checksums, facts)
+    self._place_data()
+    states = [experiment.initial_states() for experiment in self._runs]
+    server = _joined([server for server, _ in states], np.stack)
+    clients = _joined([clients for _, clients in states], np.concatenate)
+    found = self._load()
+    if found is not None:
+      server = checkpoints.restore(server, found.arrays, 'server')
+      clients = checkpoints.restore(clients, found.arrays, 'clients')
+      self._rounds_done = found.rounds
+      self._seconds = found.facts['seconds']
+    self._server = server
+    self._clients = self._machine.place_states(clients)
+    self._caught.defer()
+
+  def _place_data(self) -> None:
+    """Uploads each data set once: settings with the same seed share theirs."""
+    sets = list({id(e.dataset): e.dataset for e in self._runs}.values())
+    self._num_clients = sets[0].num_clients
+    self._data = self._machine.place(
+      _joined([evaluation.client_data(s.train) for s in sets], np.concatenate)
+    )
+    position = {id(s): i for i, s in enumerate(sets)}
+    self._first_row = [position[id(e.dataset)] * self._num_clients for e in self._runs]
+    method = self._runs[0].method
+    tasks = [evaluation.evaluation_tasks(method, s) for s in sets]
+    self._evaluations = []
+    for index, task in enumerate(tasks[0]):
+      computation = method.build_evaluation(task.which, evaluation.examples_spec(task.examples))
+      own = [tasks[position[id(e.dataset)]][index] for e in self._runs]
+      self._evaluations.append(_Evaluation(self._machine, computation, own))
+
+  def _advance(self) -> None:
+    rounds = self._runs[0].config.rounds
+    evaluate_every = self._runs[0].config.eval_every
+    if self._rounds_done == 0:
+      self._evaluate()
+    self._last_look = time.monotonic()
+    while self._rounds_done < rounds:
+      if self._caught.signal_number is not None:
+        self._save()
+        raise interruption.Interrupted(
+          self._caught.signal_number, f'stopped after round {self._rounds_done} of {rounds}'
+        )
+      cohorts = [
+        e.plan.cohorts.sample(e.config.seed, self._rounds_done).astype(np.int32) for e in self._runs
+      ]
+      self._server, metrics = self._machine.round(
+        self._runs[0].method.process.next, self._server, self._clients, self._data,
+        [c + s * self._num_clients for s, c in enumerate(cohorts)],
+        data_rows=[c + row for c, row in zip(cohorts, self._first_row, strict=True)],
+        settings=len(self._runs),
+      )  # fmt: skip
+      self._rounds_done += 1
+      self._pending.append((self._rounds_done, metrics))
+      done = self._rounds_done
+      if done == rounds or (evaluate_every and done % evaluate_every == 0):
+        self._collect()
+        self._evaluate()
+        self._last_look = time.monotonic()
+      elif time.monotonic() - self._last_look > _SECONDS_BETWEEN_LOOKS:
+        self._collect()
+      if done < rounds and self._is_checkpoint_due():
+        self._save()
+
+  def _is_checkpoint_due(self) -> bool:
+    every = self._runs[0].config.checkpoint_every
+    long_ago = time.monotonic() - self._last_checkpoint > _SECONDS_BETWEEN_CHECKPOINTS
+    return every > 0 and self._rounds_done % every == 0 and long_ago
+
+  def _collect(self) -> None:
+    """Brings the rounds' metrics from the device into the tables."""
+    for round_, metrics in self._pending:
+      for name, values in checkpoints.flatten(metrics).items():
+        split, _, rest = name.partition('_')
+        known = ('train', rest) if split == 'train' else (ROUND, name)
+        for table, value in zip(self._tables, values, strict=True):
+          table.add(round_, *known, float(value))
+    self._pending = []
+    self._seconds += time.monotonic() - self._last_look
+    self._last_look = time.monotonic()
+    self._report(self._rounds_done, self._runs[0].config.rounds, len(self._runs))
+
+  def _evaluate(self) -> None:
+    done = self._rounds_done
+    for experiment, table in zip(self._runs, self._tables, strict=True):
+      if experiment.private:
+        table.add(done, ROUND, 'epsilon', self._guarantees.epsilon(experiment, done))
+    for one in self._evaluations:
+      last = done == self._runs[0].config.rounds
+      one.evaluate(self._tables, done, self._server, self._clients, each_client=last)
+
+  def _finish(self) -> None:
+    seconds = max(self._seconds - self._machine.compile_seconds, 0.0)
+    for name, experiment, folder, table in zip(
+      self._experiments, self._runs, self._folders, self._tables, strict=True
+    ):
+      rounds = experiment.config.rounds
+      privacy = with_tuning(self._guarantees.report(experiment, rounds), self._num_settings)
+      table.write(folder.path / 'metrics.parquet')
+      folder.write_json('privacy.json', privacy)
+      # Last, because it says that the run is finished.
+      folder.write_json(
+        'summary.json',
+        {
+          'name': name,
+          'metrics': table.latest(),
+          'metrics_by_group': {g: table.latest(g) for g in table.groups()},
+          'privacy': privacy,
+          'rounds': rounds,
+          'runs_at_once': len(self._runs),
+          'seconds_per_round': seconds / rounds / len(self._runs),  # this run's share
+          'compile_seconds': self._machine.compile_seconds,
+          'peak_memory_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        },
+      )
+    shutil.rmtree(self._checkpoints, ignore_errors=True)
+
+  def _save(self) -> None:
+    """Keeps the state of all runs, in one checkpoint."""
+    self._collect()
+    for folder, table in zip(self._folders, self._tables, strict=True):
+      table.write(folder.path / 'metrics.parquet')
+    facts = {'seconds': self._seconds, 'num_rows': [len(t.rows) for t in self._tables]}
+    arrays = {
+      **checkpoints.flatten(self._machine.to_numpy(self._server), 'server'),
+      **checkpoints.flatten(self._clients.to_numpy(), 'clients'),
+    }
+    self._checkpoints.mkdir(parents=True, exist_ok=True)
+    checkpoints.save(
+      self._checkpoints,
+      checkpoints.Checkpoint(rounds=self._rounds_done, arrays=arrays, facts=facts),
+    )
+    self._last_look = self._last_checkpoint = time.monotonic()
+
+  def _load(self) -> checkpoints.Checkpoint | None:
+    """The last checkpoint, if it and the metrics that belong to it are whole."""
+    for path in reversed(checkpoints.list_files(self._checkpoints)):
+      try:
+        found = checkpoints.load(path)
+        tables = [MetricTable.read(folder.path / 'metrics.parquet') for folder in self._folders]
+      except (ValueError, OSError):
+        continue
+      counts = found.facts['num_rows']
+      if all(len(t.rows) >= n for t, n in zip(tables, counts, strict=True)):
+        self._tables = [MetricTable(rows=t.rows[:n]) for t, n in zip(tables, counts, strict=True)]
+        return found
+    return None
+
+
+class _Evaluation:
+  """One model on one split, of all runs of a batch."""
+
+  def __init__(self, machine, computation, tasks: Sequence[evaluation.EvaluationTask]):
+    self._machine = machine
+    self._computation = computation
+    self._tasks = tasks
+    self._data: list[tuple[Any, list[int]]] = []  # placed examples, and whose they are
+    kept: list[Any] = []
+    for index, task in enumerate(tasks):
+      for position, other in enumerate(kept):
+        if other is task.examples or _equal(other, task.examples):
+          self._data[position][1].append(index)
+          break
+      else:
+        kept.append(task.examples)
+        self._data.append((machine.place(evaluation.client_data(task.examples)), [index]))
+
+  def evaluate(self, tables, round_: int, server_state, client_states, *, each_client: bool):
+    """Adds each run's metrics to its table."""
+    states = client_states if self._tasks[0].which == 'personal' else None
+    for data, members in self._data:
+      sums = self._machine.evaluate(
+        self._computation, server_state, states, data, settings=len(self._tasks)
+      )
+      for index in members:
+        own = {name: np.asarray(value)[index] for name, value in sums.items()}
+        self._tasks[index].record(tables[index], round_, own, each_client=each_client)
+
+
+class _Guarantees:
+  """Epsilons and privacy reports: runs whose plans are equal share them."""
+
+  def __init__(self):
+    self._owners: dict[tuple, Experiment] = {}
+
+  def _owner(self, experiment: Experiment) -> Experiment:
+    config = experiment.config
+    values = {
+      n: v for n, v in config.identity.items()
+      if n != 'seed' and not sweep_grid.is_hyperparameter(n)
+    }  # fmt: skip
+    sizes = np.asarray(experiment.dataset.train.num_examples).tobytes()
+    return self._owners.setdefault((json.dumps(values, sort_keys=True), sizes), experiment)
+
+  def epsilon(self, experiment: Experiment, rounds: int) -> float:
+    return self._owner(experiment).epsilon(rounds)
+
+  def report(self, experiment: Experiment, rounds: int) -> dict[str, Any]:
+    return self._owner(experiment).privacy_report(rounds)
+
+
+def _joined(trees: Sequence[Any], join: Callable[[Sequence[np.ndarray]], np.ndarray]) -> Any:
+  """One tree whose leaves join those of several of the same form."""
+  if isinstance(trees[0], Mapping):
+    return collections.OrderedDict(
+      (name, _joined([tree[name] for tree in trees], join)) for name in trees[0]
+    )
+  return join([np.asarray(leaf) for leaf in trees])
+
+
+def _equal(a, b) -> bool:
+  return (
+    np.array_equal(a.num_examples, b.num_examples)
+    and np.array_equal(a.y, b.y)
+    and np.array_equal(a.x, b.x)
+  )
+
+
+def _digest(names: Iterable[str]) -> str:
+  return hashlib.sha256('\n'.join(names).encode()).hexdigest()[:16]
