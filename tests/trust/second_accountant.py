@@ -1,0 +1,346 @@
+"""Accounting from first principles, sharing no code with `privacy`.
+
+Renyi divergences are integrals of the two densities, by Gauss-Legendre quadrature; the
+Gaussian's epsilon is its closed form. `mechanisms` lists every kind of epsilon that the
+project prints, with the project's value beside others'.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import dp_accounting
+import numpy as np
+from dp_accounting import pld
+from dp_accounting import rdp as dp_rdp
+from scipy import optimize, special, stats
+
+ORDERS = np.concatenate([np.arange(1.05, 12, 0.05), np.arange(12, 64, 0.5), np.arange(64, 300, 2)])
+
+
+def log_normal(x, mean, scale):
+  """log of the normal density."""
+  return -((x - mean) ** 2) / (2 * scale**2) - math.log(scale * math.sqrt(2 * math.pi))
+
+
+def divergence(log_p: Callable, log_q: Callable, orders, *, low: float, high: float, step: float):
+  """Renyi divergences D_order(P || Q), by composite Gauss-Legendre quadrature.
+
+  Args:
+    log_p, log_q: log densities on the real line.
+    orders: floats above 1.
+    low, high: the interval; nothing that counts is outside.
+    step: width of a panel of 8 nodes.
+  """
+  nodes, weights = np.polynomial.legendre.leggauss(8)
+  edges = np.arange(low, high + step, step)
+  middle, half = (edges[1:] + edges[:-1])[:, None] / 2, (edges[1:] - edges[:-1])[:, None] / 2
+  x = (middle + half * nodes).ravel()
+  log_weights = np.log((half * weights).ravel())
+  p, q = log_p(x), log_q(x)
+  return np.array(
+    [special.logsumexp(log_weights + a * p + (1 - a) * q) / (a - 1) for a in np.atleast_1d(orders)]
+  )
+
+
+def subsampled_gaussian(q: float, z: float, orders=ORDERS) -> np.ndarray:
+  """The larger of both directions of one step: Poisson sampling, add or remove one."""
+
+  def without(x):
+    return log_normal(x, 0.0, z)
+
+  def mixture(x):
+    out = math.log1p(-q) + without(x) if q < 1 else np.full_like(x, -np.inf)
+    return np.logaddexp(out, math.log(q) + log_normal(x, 1.0, z))
+
+  reach = dict(low=-15 * z - max(orders), high=max(orders) + 15 * z, step=min(z / 4, z * z / 2))
+  return np.maximum(
+    divergence(mixture, without, orders, **reach), divergence(without, mixture, orders, **reach)
+  )
+
+
+def fixed_size_gaussian(q: float, z: float, orders) -> np.ndarray:
+  """A pair of replace-one neighbours of a cohort of fixed size: the record is C or -C.
+
+  Whatever else is summed is known; with probability q the record is in. A bound for all
+  neighbours cannot be below this pair's divergence.
+  """
+
+  def world(sign):
+    return lambda x: np.logaddexp(
+      math.log1p(-q) + log_normal(x, 0.0, z), math.log(q) + log_normal(x, sign, z)
+    )
+
+  reach = dict(low=-2 * max(orders) - 15 * z, high=2 * max(orders) + 15 * z, step=z / 8)
+  return divergence(world(1.0), world(-1.0), orders, **reach)
+
+
+def exponential_mechanism(epsilon: float, orders) -> np.ndarray:
+  """Largest Renyi divergence of a mechanism of bounded range epsilon.
+
+  The privacy loss of an exponential mechanism lies in an interval [t - epsilon, t] (Dong
+  et al. 2020); the worst mechanism has two outcomes with the losses at its ends.
+  """
+  orders = np.asarray(orders, np.float64)
+  t = np.linspace(1e-9, epsilon - 1e-9, 4000)[:, None]
+  # Q(top) so that both distributions sum to one: p = e^t q on top, e^(t - epsilon) q below.
+  top = -np.expm1(t - epsilon) / (np.exp(t) - np.exp(t - epsilon))
+  log_moments = np.logaddexp(np.log(top) + orders * t, np.log1p(-top) + orders * (t - epsilon))
+  return np.max(log_moments / (orders - 1), axis=0)
+
+
+def best_of_many(z: float, gamma: float, shape: float, orders) -> np.ndarray:
+  """A pair of neighbours of 'the best of a random number of runs', exactly.
+
+  One run gives N(0, z^2) or N(1, z^2), its own score. The best of K runs has the density
+  p(x) f'(P(X <= x)), f the probability generating function of K.
+  """
+
+  def log_derivative(u):  # of f, truncated negative binomial (Papernot and Steinke, def. 1)
+    rest = 1 - (1 - gamma) * u
+    if shape == 0:
+      return math.log((1 - gamma) / math.log(1 / gamma)) - np.log(rest)
+    constant = shape * (1 - gamma) / (gamma**-shape - 1)
+    return math.log(constant) - (shape + 1) * np.log(rest)
+
+  def best(mean):
+    return lambda x: log_normal(x, mean, z) + log_derivative(stats.norm.cdf(x, mean, z))
+
+  reach = dict(low=-max(orders) - 15 * z, high=max(orders) + 15 * z, step=z / 16)
+  return np.maximum(
+    divergence(best(1.0), best(0.0), orders, **reach),
+    divergence(best(0.0), best(1.0), orders, **reach),
+  )
+
+
+def epsilon_of_curve(curve, delta: float, orders=ORDERS) -> float:
+  """Proposition 12 of Canonne, Kamath and Steinke 2020."""
+  return min(
+    r + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
+    for a, r in zip(orders, curve, strict=True)
+  )
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+  """Exact epsilon of N(0, 1) against N(mu, 1) (Balle and Wang 2018, theorem 8)."""
+
+  def delta_of(epsilon):
+    return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
+      -mu / 2 - epsilon / mu
+    )
+
+  return optimize.brentq(lambda e: delta_of(e) - delta, 0.0, 500.0)
+
+
+def dp_accounting_epsilon(event, delta: float, relation=None) -> float:
+  """dp-accounting's own Renyi accountant."""
+  relation = relation or dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  orders = [1.1, 1.25, 1.5, 1.75, 2, 2.5, *range(3, 33), *range(36, 64, 4), *range(64, 300, 16)]
+  return dp_rdp.RdpAccountant(orders, relation).compose(event).get_epsilon(delta)
+
+
+def pld_epsilon(q: float, z: float, steps: int, delta: float) -> float:
+  """dp-accounting's privacy loss distributions, pessimistic."""
+  event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z))
+  accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+  return accountant.compose(event, steps).get_epsilon(delta)
+
+
+def prv_interval(q: float, z: float, steps: int, delta: float) -> tuple[float, float]:
+  """Lower and upper bound by Microsoft's PRV accountant (Gopi et al. 2021)."""
+  import prv_accountant
+  from prv_accountant import privacy_random_variables as prvs
+
+  prv = (
+    prvs.PoissonSubsampledGaussianMechanism(noise_multiplier=z, sampling_probability=q)
+    if q < 1
+    else prvs.GaussianMechanism(noise_multiplier=z)
+  )
+  accountant = prv_accountant.PRVAccountant(
+    prvs=[prv], max_self_compositions=[steps], eps_error=0.05, delta_error=delta / 1e4
+  )
+  low, _, high = accountant.compute_epsilon(delta=delta, num_self_compositions=[steps])
+  return low, high
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One mechanism of the table.
+
+  Attributes:
+    mechanism: in words.
+    event: the event, in short.
+    ours: what the project prints.
+    others: name -> epsilon of another accountant.
+    same: names of `others` that compute the same bound (equal but for the orders); the
+      rest are tighter bounds, which ours must not be below.
+  """
+
+  mechanism: str
+  event: str
+  ours: float
+  others: dict[str, float]
+  same: tuple[str, ...]
+
+
+@functools.cache
+def mechanisms() -> tuple[Row, ...]:
+  """Every kind of epsilon that the project prints, at typical values."""
+  from privacy import nothing_shared, plan, sampling, selection, tuning
+
+  rows = []
+
+  def subsampled(mechanism, plan_, rounds, q, z, steps, delta, event):
+    curve = steps * subsampled_gaussian(q, z)
+    others = {
+      'integration': epsilon_of_curve(curve, delta),
+      'PLD': pld_epsilon(q, z, steps, delta),
+    }
+    rows.append(Row(mechanism, event, plan_.epsilon(rounds), others, ('integration',)))
+
+  def client(cohorts, z, delta, clipping=None, **more):
+    clipping = clipping or plan.FixedClipping(norm=0.3)
+    return plan.ClientLevelPrivacy(
+      cohorts=cohorts, noise_multiplier=z, delta=delta, clipping=clipping, **more
+    )
+
+  def silo(n, batch, steps, z, delta, **more):
+    return plan.ExampleLevelPrivacy(
+      num_examples=[n], batch_size=batch, steps_per_round=steps, noise_multiplier=z, delta=delta,
+      clipping_norm=1.0, **more,
+    )  # fmt: skip
+
+  for q, z in ((0.05, 1.5), (0.03, 1.0), (0.03, 3.86)):
+    subsampled(
+      'client level, Poisson cohorts (FeO2 paper)',
+      client(sampling.PoissonCohorts(2000, q), z, 1e-4), 500, q, z, 500, 1e-4, f'500 × Poisson({q}, Gaussian({z}))',
+    )  # fmt: skip
+
+  adaptive = client(sampling.PoissonCohorts(1000, 0.1), 1.2, 1e-5, plan.AdaptiveClipping())
+  pair = dp_accounting.ComposedDpEvent(
+    [
+      dp_accounting.GaussianDpEvent(float(adaptive.update_noise_multiplier)),
+      dp_accounting.GaussianDpEvent(2 * float(adaptive.quantile_noise_multiplier)),
+    ]
+  )
+  both = dp_accounting.SelfComposedDpEvent(dp_accounting.PoissonSampledDpEvent(0.1, pair), 100)
+  rows.append(
+    Row(
+      'client level, adaptive clipping: the update and the count',
+      '100 × Poisson(0.1, Gaussian(1.2))',
+      adaptive.epsilon(100),
+      {
+        'dp-accounting, as two Gaussians': dp_accounting_epsilon(both, 1e-5),
+        'integration': epsilon_of_curve(100 * subsampled_gaussian(0.1, 1.2), 1e-5),
+        'PLD': pld_epsilon(0.1, 1.2, 100, 1e-5),
+      },
+      ('dp-accounting, as two Gaussians', 'integration'),
+    )
+  )
+
+  everyone = client(sampling.EveryClient(1000), 10.0, 1e-4)
+  rows.append(
+    Row(
+      'client level, every client (PPSGD, synthetic)',
+      '300 × Gaussian(10)',
+      everyone.epsilon(300),
+      {
+        'integration': epsilon_of_curve(300 * subsampled_gaussian(1.0, 10.0), 1e-4),
+        'closed form': gaussian_epsilon(math.sqrt(300) / 10, 1e-4),
+      },
+      ('integration',),
+    )
+  )
+
+  fixed = client(sampling.FixedSizeCohorts(1000, 10), 1.0, 1e-5)
+  replace = dp_accounting.NeighboringRelation.REPLACE_ONE
+  whole = np.arange(2, 33)
+  rows.append(
+    Row(
+      'client level, cohorts of fixed size, replace-one',
+      '100 × WithoutReplacement(1000, 10, Gaussian(0.5))',
+      fixed.epsilon(100),
+      {
+        'dp-accounting': dp_accounting_epsilon(fixed.event(100), 1e-5, replace),
+        'one pair, integrated': epsilon_of_curve(
+          100 * fixed_size_gaussian(0.01, 1.0, whole), 1e-5, whole
+        ),
+      },
+      ('dp-accounting',),
+    )
+  )
+
+  nobody = nothing_shared.NothingShared(
+    cohorts=sampling.EveryClient(10), noise_multiplier=1.0, delta=1e-5,
+    clipping=plan.FixedClipping(norm=1.0),
+  )  # fmt: skip
+  rows.append(
+    Row('nothing shared (PPSGD with alpha = 0)', 'NoOp', nobody.epsilon(300), {'by hand': 0.0},
+        ('by hand',))
+  )  # fmt: skip
+
+  subsampled(
+    "DP-SGD of a silo of 88 (School's median)", silo(88, 32, 2, 5.09, 1e-3),
+    201, 32 / 88, 5.09, 402, 1e-3, '402 × Poisson(0.364, Gaussian(5.09))',
+  )  # fmt: skip
+  small = silo(24, 32, 1, 9.28, 1e-3)
+  rows.append(
+    Row(
+      'DP-SGD of a silo smaller than the batch',
+      '201 × Poisson(1, Gaussian(9.28))',
+      small.epsilon(201),
+      {
+        'integration': epsilon_of_curve(201 * subsampled_gaussian(1.0, 9.28), 1e-3),
+        'closed form': gaussian_epsilon(math.sqrt(201) / 9.28, 1e-3),
+      },
+      ('integration',),
+    )
+  )
+
+  private = selection.PrivateSelection(epsilon=0.5, rounds=20)
+  ifca = silo(88, 32, 2, 6.0, 1e-3, selection=private)
+  training = 402 * subsampled_gaussian(32 / 88, 6.0)
+  rows.append(
+    Row(
+      'IFCA: DP-SGD and 20 private selections',
+      '402 × Poisson(0.364, Gaussian(6)) + 20 × Exponential(0.5)',
+      ifca.epsilon(201),
+      {
+        'integration and zCDP': epsilon_of_curve(training + 20 * 0.5**2 / 8 * ORDERS, 1e-3),
+        'integration and bounded range': epsilon_of_curve(
+          training + 20 * exponential_mechanism(0.5, ORDERS), 1e-3
+        ),
+      },
+      ('integration and zCDP',),
+    )
+  )
+
+  for shape in (0.0, 1.0):
+    tuned = tuning.PrivateTuning(mean=10.0, shape=shape)
+    run = client(sampling.PoissonCohorts(1000, 0.05), 2.0, 1e-5, tuning=tuned)
+    curve = repeat_and_select(100 * subsampled_gaussian(0.05, 2.0), tuned.gamma, shape)
+    rows.append(
+      Row(
+        f'the best of 10 runs on average (shape {shape:g})',
+        f'RepeatAndSelect(100 × Poisson(0.05, Gaussian(2)), 10, {shape:g})',
+        run.epsilon(100),
+        {
+          "Papernot and Steinke's theorem 2, by hand": epsilon_of_curve(curve, 1e-5),
+          'dp-accounting': dp_accounting_epsilon(run.event(100), 1e-5),
+        },
+        ("Papernot and Steinke's theorem 2, by hand", 'dp-accounting'),
+      )
+    )
+  return tuple(rows)
+
+
+def repeat_and_select(curve, gamma: float, shape: float, orders=ORDERS) -> np.ndarray:
+  """Theorem 2 of Papernot and Steinke 2022, term by term."""
+  inverse = 1 / gamma
+  if shape == 0:
+    mean = (inverse - 1) / math.log(inverse)
+  else:
+    mean = shape * (1 - gamma) / (gamma * (1 - gamma**shape))
+  best = min((1 - 1 / a) * r + math.log(inverse) / a for a, r in zip(orders, curve, strict=True))
+  return curve + (1 + shape) * best + math.log(mean) / (orders - 1)
