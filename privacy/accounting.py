@@ -34,6 +34,10 @@ RDP_ORDERS = (
 _ORDERS = np.array(RDP_ORDERS)
 _IS_WHOLE = np.floor(_ORDERS) == _ORDERS
 
+# Ten times dp-accounting's default interval: ten times faster, and above its
+# epsilon (never below the true one) by less than 0.05 %.
+_PLD_INTERVAL = 1e-3
+
 # PLD of mechanisms with next to no noise takes seconds and says nothing.
 _MAX_EPSILON_FOR_PLD = 50.0
 
@@ -198,10 +202,13 @@ def pld_epsilon(
 ) -> float | None:
   """Epsilon by privacy loss distributions; None where it does not apply."""
   check_event(event)
-  accountant = pld.PLDAccountant(relation)
+  accountant = pld.PLDAccountant(relation, _PLD_INTERVAL)
   if not accountant.supports(event):
     return None
-  if loss_of_curve(rdp_curve(event, relation), delta).epsilon > _MAX_EPSILON_FOR_PLD:
+  by_rdp = loss_of_curve(rdp_curve(event, relation), delta).epsilon
+  if by_rdp == 0:
+    return 0.0
+  if by_rdp > _MAX_EPSILON_FOR_PLD:
     return None
   return float(accountant.compose(event).get_epsilon(delta))
 
@@ -252,9 +259,9 @@ def _poisson_sampled_gaussian(q: float, noise_multiplier: float) -> np.ndarray:
   """Mironov, Talwar and Zhang 2019, section 3.3.
 
   log A = log E_{x ~ N(0, z^2)} [(1 - q + q exp((2 x - 1) / (2 z^2)))^order],
-  by the binomial theorem for whole orders (A - 1, so that nothing cancels), and
-  for the others (all below 11) by the trapezoid rule, which converges
-  exponentially for such integrands.
+  by the binomial theorem for whole orders and for the others (all below 11) by
+  the trapezoid rule, which converges exponentially for such integrands. Both
+  sum A - 1 from positive terms, so that nothing cancels.
   """
   if q == 0:
     return _frozen(np.zeros_like(_ORDERS))
@@ -274,17 +281,34 @@ def _poisson_sampled_gaussian(q: float, noise_multiplier: float) -> np.ndarray:
   ]
   log_a[_IS_WHOLE] = np.logaddexp(0.0, np.concatenate(whole))
 
-  orders = _ORDERS[~_IS_WHOLE]
   # The integrand's nearest singularity is pi z^2 off the real line.
   step = min(noise_multiplier / 4, variance / 2)
   tail = 12 * noise_multiplier
+  orders = _ORDERS[~_IS_WHOLE][:, None]
   x = np.arange(-tail, orders.max() + tail, step)
   log_weight = -(x**2) / (2 * variance) + math.log(
     step / (noise_multiplier * math.sqrt(2 * math.pi))
   )
-  log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * variance))
-  log_a[~_IS_WHOLE] = _log_sum_exp(orders[:, None] * log_ratio + log_weight)
-  return _frozen(np.maximum(log_a, 0.0) / (_ORDERS - 1))
+  u = (2 * x - 1) / (2 * variance)
+  log_ratio = np.where(
+    u < 30, np.log1p(q * np.expm1(np.minimum(u, 30))), math.log(q) + np.maximum(u, 30)
+  )
+  log_a[~_IS_WHOLE] = np.logaddexp(0.0, _log_sum_exp(_log_excess(log_ratio, orders) + log_weight))
+  return _frozen(log_a / (_ORDERS - 1))
+
+
+def _log_excess(log_ratio: np.ndarray, order: np.ndarray) -> np.ndarray:
+  """log(r^a - 1 - a (r - 1)) for r = exp(log_ratio), positive as r^a is convex.
+
+  The ratio's mean is one, so that this has the mean A - 1: no cancellation, and
+  no curve that vanishes by rounding and so claims an epsilon of zero.
+  """
+  v = np.expm1(np.clip(log_ratio, -1.0, 1.0))
+  series = 1 + (order - 2) / 3 * v * (1 + (order - 3) / 4 * v * (1 + (order - 4) / 5 * v))
+  with np.errstate(divide='ignore', invalid='ignore'):
+    near_one = np.log(order * (order - 1) / 2 * np.square(v) * series)
+    rest = (1 - order) * np.exp(-order * log_ratio) + order * np.exp((1 - order) * log_ratio)
+    return np.where(np.abs(log_ratio) < 1e-3, near_one, order * log_ratio + np.log1p(-rest))
 
 
 @functools.lru_cache(maxsize=256)

@@ -103,7 +103,7 @@ class StreamQuantileEstimatorQuery(tfp.QuantileEstimatorQuery):
     self._below_estimate_query = normalized_query.NormalizedQuery(
       StreamGaussianSumQuery(
         0.5,
-        tf.cast(below_estimate_stddev, tf.float32) / 0.5,
+        2 * below_estimate_stddev,
         seed,
         random_streams.Stream.QUANTILE_NOISE,
       ),
@@ -136,11 +136,10 @@ class StreamQuantileAdaptiveClipSumQuery(tfp.QuantileAdaptiveClipSumQuery):
     seed,
   ):
     """As the base class, but `noise_multiplier` is the total z, of both queries."""
+    self._noise_multiplier = noise_multiplier
+    self._clipped_count_stddev = clipped_count_stddev
     self._sum_query = StreamGaussianSumQuery(
-      initial_l2_norm_clip,
-      update_noise_multiplier(noise_multiplier, clipped_count_stddev),
-      seed,
-      random_streams.Stream.DP_NOISE,
+      initial_l2_norm_clip, noise_multiplier, seed, random_streams.Stream.DP_NOISE
     )
     self._quantile_estimator_query = StreamQuantileEstimatorQuery(
       initial_l2_norm_clip,
@@ -152,8 +151,10 @@ class StreamQuantileAdaptiveClipSumQuery(tfp.QuantileAdaptiveClipSumQuery):
     )
 
   def initial_global_state(self):
+    z_delta = update_noise_multiplier(self._noise_multiplier, self._clipped_count_stddev)
     return self._GlobalState(
-      self._sum_query.initial_global_state(), self._quantile_estimator_query.initial_global_state()
+      self._sum_query.initial_global_state()._replace(noise_multiplier=z_delta),
+      self._quantile_estimator_query.initial_global_state(),
     )
 
   def get_noised_result(self, sample_state, global_state):
@@ -187,6 +188,10 @@ class TreeQuery(tfp.SumAggregationDPQuery):
 
   def __init__(self, query: tfp.SumAggregationDPQuery):
     self._query = query
+    # Structures only: a query may be made in one graph and used in another.
+    state = query.initial_global_state()
+    self._state_structure = _structure(state)
+    self._params_structure = _structure(query.derive_sample_params(state))
 
   def initial_global_state(self):
     return _to_tree(self._query.initial_global_state())
@@ -198,8 +203,8 @@ class TreeQuery(tfp.SumAggregationDPQuery):
     return _to_tree(self._query.initial_sample_state(template))
 
   def preprocess_record(self, params, record):
-    template = self._query.derive_sample_params(self._query.initial_global_state())
-    return _to_tree(self._query.preprocess_record(_from_tree(template, params), record))
+    params = _from_tree(self._params_structure, params)
+    return _to_tree(self._query.preprocess_record(params, record))
 
   def get_noised_result(self, sample_state, global_state):
     """Returns (noised sum, new global state, an event that no accountant accepts)."""
@@ -217,7 +222,7 @@ class TreeQuery(tfp.SumAggregationDPQuery):
     return collections.OrderedDict(clip=sum_state.l2_norm_clip)
 
   def _state(self, tree):
-    return _from_tree(self._query.initial_global_state(), tree)
+    return _from_tree(self._state_structure, tree)
 
 
 def noise_stddev(noise_multiplier, clipping_norm) -> tf.Tensor:
@@ -252,8 +257,16 @@ def _to_tree(value):
   return value
 
 
-def _from_tree(template, tree):
-  if _is_named_tuple(template):
-    parts = zip(template._fields, template, strict=True)
-    return type(template)(**{name: _from_tree(part, tree[name]) for name, part in parts})
-  return tree
+def _structure(value):
+  """The types of nested named tuples, without their leaves."""
+  if _is_named_tuple(value):
+    return type(value), [_structure(part) for part in value]
+  return None
+
+
+def _from_tree(structure, tree):
+  if structure is None:
+    return tree
+  kind, parts = structure
+  named = zip(kind._fields, parts, strict=True)
+  return kind(**{name: _from_tree(part, tree[name]) for name, part in named})

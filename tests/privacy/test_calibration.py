@@ -48,12 +48,12 @@ def test_budgets_of_the_feo2_paper(rate, epsilon, z):
 
 
 def test_silos_of_the_size_of_school():
-  """q = 1 and q = 0.16 are the ends of School's range; 201 rounds, epsilon 6, delta 1e-3."""
-  plan = _silos(np.array([17, 32, 200]))
+  """q = 1 and q = 32 / 191 are the ends of School's range; 201 rounds, epsilon 6, delta 1e-3."""
+  plan = _silos(np.array([17, 32, 191]))
   z = plan.noise_multiplier
   assert z[0] == z[1] == pytest.approx(9.28, rel=0.01)
   assert z[2] == pytest.approx(3.58, rel=0.01)
-  doubled = _silos(np.array([32, 200]), steps_per_round=[2, 12])
+  doubled = _silos(np.array([32, 191]), steps_per_round=[2, 10])
   np.testing.assert_allclose(doubled.noise_multiplier, [13.124, 5.005], rtol=0.01)
 
 

@@ -11,7 +11,7 @@ from runtime import random_streams
 SCORES = np.array([0.3, 0.1, 0.5, 0.2], np.float32)
 
 
-def _counts(scores, sensitivity, epsilon, draws=20_000):
+def _counts(scores, sensitivity, epsilon, draws=6000):
   @tf.function
   def select(seed):
     key = random_streams.key(seed, random_streams.Stream.SELECTION, 0)
