@@ -1,0 +1,257 @@
+"""Sweeps: the grid, what shares a program, equal results, resuming, dead workers."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import sweep, sweep_grid, sweep_table, sweep_workers
+from experiments.config import ExperimentConfig
+from experiments.metrics import MetricTable
+from experiments.sweep_grid import Grid
+
+SMALL = dict(
+  method='mr_mtl', dataset='exam', privacy='example', delta=1e-3, rounds=3, eval_every=2,
+  checkpoint_every=0,
+)  # fmt: skip
+
+
+def small_grid(**changes) -> Grid:
+  return Grid.parse({**SMALL, **changes}, ['target_epsilon=2,4', 'mtl_lambda=0.1,1'], ['0-1'])
+
+
+def test_runs_are_all_combinations_with_all_seeds():
+  runs = small_grid().runs()
+  assert len(runs) == 8
+  config = runs['target_epsilon=4,mtl_lambda=0.1,seed=1']
+  assert (config.target_epsilon, config.mtl_lambda, config.seed) == (4.0, 0.1, 1)
+
+
+def test_without_seeds_there_is_the_one_of_the_flags():
+  assert Grid.parse({'seed': 7}, [], []).seeds == (7,)
+  assert [c.seed for c in Grid.parse({}, ['rounds=1,2'], []).runs().values()] == [0, 0]
+
+
+def test_a_setting_of_another_method_is_left_out():
+  grid = Grid.parse({}, ['method=local,fedavg,mr_mtl', 'mtl_lambda=0.1,1'], ['0'])
+  assert list(grid.runs()) == [
+    'method=local,seed=0',
+    'method=fedavg,seed=0',
+    'method=mr_mtl,mtl_lambda=0.1,seed=0',
+    'method=mr_mtl,mtl_lambda=1,seed=0',
+  ]
+
+
+def test_a_swept_option_takes_the_place_of_the_same_option():
+  grid = Grid.parse(
+    {'dataset_option': ('num_clients=5', 'test_fraction=0.5')},
+    ['dataset_option=num_clients=3,num_clients=4'],
+    [],
+  )
+  options = [c.dataset_options for c in grid.runs().values()]
+  assert options == [
+    {'test_fraction': 0.5, 'num_clients': 3},
+    {'test_fraction': 0.5, 'num_clients': 4},
+  ]
+
+
+@pytest.mark.parametrize(
+  ('sweeps', 'seeds', 'words'),
+  [
+    (['mtl_lambda'], [], '--sweep=mtl_lambda must have the form'),
+    (['lambda=1,2'], [], 'lambda is no setting'),
+    (['seed=1,2'], [], 'give the seeds as --seeds=1,2'),
+    (['mtl_lambda=-1,1'], [], '--mtl_lambda=-1'),
+    (['mtl_lambda=1,1'], [], 'a value twice'),
+    (['mtl_lambda=1', 'mtl_lambda=2'], [], 'a second time'),
+    (['rounds=5,6'], [], 'exclude each other'),
+    ([], ['a'], '--seeds=a must be whole numbers'),
+    ([], ['1', '1'], 'different'),
+  ],
+)
+def test_what_is_no_grid_is_refused_by_name(sweeps, seeds, words):
+  with pytest.raises(ValueError, match=words):
+    Grid.parse(SMALL, sweeps, seeds).runs()
+
+
+def test_a_combination_that_is_no_experiment_is_named():
+  with pytest.raises(ValueError, match='privacy=client,seed=0'):
+    Grid.parse({'method': 'local'}, ['privacy=none,client'], []).runs()
+
+
+def test_a_grid_survives_its_file():
+  base = {**SMALL, 'target_epsilon': 4.0, 'dataset_option': ('test_fraction=0.5',)}
+  grid = Grid.parse(base, ['mtl_lambda=1,2'], ['3'])
+  assert Grid.from_json(json.loads(json.dumps(grid.to_json()))).runs() == grid.runs()
+
+
+def test_continuous_settings_and_seeds_share_a_program_and_others_do_not():
+  base = {k: v for k, v in SMALL.items() if k != 'rounds'}
+  grid = Grid.parse(base, ['mtl_lambda=0,1', 'target_epsilon=1,2', 'batch_size=8,16'], ['0-2'])
+  groups = sweep_grid.programs(grid.runs())
+  assert [len(group) for group in groups] == [12, 12]
+  assert all('batch_size=8' in name for name in groups[0])
+
+
+def test_workers_share_out_a_large_program():
+  runs = small_grid().runs()
+  assert sorted(map(len, sweep_grid.programs(runs, workers=3))) == [2, 2, 4]
+  assert len(sweep_grid.programs(runs, workers=20)) == 8
+
+
+def test_names_are_file_names():
+  name = sweep_grid.run_name({'silo_epsilons': '/a b/c.csv', 'seed': 0})
+  assert '/' not in name and ' ' not in name
+  assert name != sweep_grid.run_name({'silo_epsilons': '_a_b_c.csv', 'seed': 0})
+  assert len(sweep_grid.run_name({'silo_epsilons': 'x' * 500})) <= 160
+
+
+def table(values: dict[tuple[float, int], tuple[float, float]]) -> pd.DataFrame:
+  """(lambda, seed) -> (validation mse, test mse)."""
+  return pd.DataFrame(
+    [
+      dict(
+        run=f'{lambda_}-{seed}', method='mr_mtl', target_epsilon=2.0, mtl_lambda=lambda_,
+        seed=seed, rounds=1, group='all', metric=f'{split}_mse', value=value,
+      )
+      for (lambda_, seed), pair in values.items()
+      for split, value in zip(('validation', 'test'), pair, strict=True)
+    ]
+  )  # fmt: skip
+
+
+def test_selection_is_by_validation_data_and_says_so():
+  frame = table({(0.1, 0): (1.0, 9.0), (0.1, 1): (3.0, 9.0), (1.0, 0): (4.0, 1.0),
+                 (1.0, 1): (4.0, 3.0)})  # fmt: skip
+  [best] = sweep_table.select(frame, on='validation')
+  assert best['setting'] == {'mtl_lambda': 0.1} and best['selected_on'] == 'validation'
+  assert best['validation'] == {'mean': 2.0, 'std': 1.0} and best['test']['mean'] == 9.0
+  [on_test] = sweep_table.select(frame, on='test')
+  assert on_test['setting'] == {'mtl_lambda': 1.0} and on_test['selected_on'] == 'test'
+
+
+def test_test_data_are_never_chosen_on_for_lack_of_validation_data():
+  frame = table({(0.1, 0): (1.0, 9.0), (1.0, 0): (4.0, 1.0)})
+  only_test = frame[frame['metric'] == 'test_mse']
+  assert sweep_table.select(only_test, on='validation') == []
+
+
+def test_a_setting_with_fewer_seeds_is_not_chosen():
+  frame = table({(0.1, 0): (5.0, 5.0), (0.1, 1): (5.0, 5.0), (1.0, 0): (1.0, 1.0)})
+  [best] = sweep_table.select(frame, on='validation')
+  assert best['setting'] == {'mtl_lambda': 0.1}
+
+
+def test_a_folder_of_another_sweep_is_refused(tmp_path):
+  sweep._check_owner(tmp_path, small_grid(), resume=False)
+  with pytest.raises(ValueError, match='another sweep: its base'):
+    sweep._check_owner(tmp_path, small_grid(rounds=4), resume=True)
+  with pytest.raises(ValueError, match='--resume'):
+    sweep._check_owner(tmp_path, small_grid(), resume=False)
+  sweep._check_owner(tmp_path, small_grid(), resume=True)
+
+
+def metrics_of(folder) -> pd.DataFrame:
+  return MetricTable.read(folder / 'metrics.parquet').to_frame()
+
+
+@pytest.mark.slow
+def test_a_sweep_gives_what_single_runs_give(tmp_path):
+  from experiments import runner
+
+  grid = small_grid()
+  result = sweep.run(grid, folder=tmp_path / 'sweep', show_progress=False)
+  summary = json.loads((tmp_path / 'sweep/runs/target_epsilon=2,mtl_lambda=1,seed=0/summary.json')
+                       .read_text())  # fmt: skip
+  assert summary['runs_at_once'] == 8
+  for name in ('target_epsilon=2,mtl_lambda=1,seed=0', 'target_epsilon=4,mtl_lambda=0.1,seed=1'):
+    alone = dataclasses.replace(grid.runs()[name], output_dir=str(tmp_path / name))
+    runner.run(alone, show_progress=False)
+    mine, other = metrics_of(tmp_path / 'sweep' / 'runs' / name), metrics_of(tmp_path / name)
+    columns = ['round', 'split', 'client', 'group', 'metric']
+    pd.testing.assert_frame_equal(mine[columns], other[columns])
+    np.testing.assert_allclose(mine['value'], other['value'], rtol=1e-5, atol=1e-5)
+  assert len(result.table['run'].unique()) == 8
+  privacy = json.loads((tmp_path / 'sweep' / 'runs' / name / 'privacy.json').read_text())
+  assert privacy['tuning'] == {**privacy['tuning'], 'settings': 4, 'accounted': False}
+  assert 'Tuning is not accounted for' in privacy['statement']
+  assert (tmp_path / 'sweep' / 'table.csv').exists()
+
+
+@pytest.mark.slow
+def test_client_level_budgets_and_clips_share_a_program(tmp_path):
+  from experiments import runner
+
+  base = dict(
+    method='dp_fedavg', dataset='digits', dataset_option=('num_clients=20',), delta=1e-2, rounds=3,
+    clients_per_round=10, eval_every=3, checkpoint_every=0,
+  )  # fmt: skip
+  grid = Grid.parse(base, ['noise_multiplier=0.5,2', 'clipping_norm=0.1,1'], ['0'])
+  sweep.run(grid, folder=tmp_path / 'sweep', show_progress=False)
+  name = 'noise_multiplier=2,clipping_norm=0.1,seed=0'
+  alone = dataclasses.replace(grid.runs()[name], output_dir=str(tmp_path / 'alone'))
+  runner.run(alone, show_progress=False)
+  mine, other = metrics_of(tmp_path / 'sweep' / 'runs' / name), metrics_of(tmp_path / 'alone')
+  np.testing.assert_allclose(mine['value'], other['value'], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_stopped_sweep_continues_to_the_same_numbers(tmp_path, monkeypatch):
+  from experiments import interruption, sweep_program
+
+  whole = sweep.run(small_grid(), folder=tmp_path / 'whole', show_progress=False)
+  states = []
+
+  def stop(self, *state):
+    states.append(state)
+    if state[1] == 2:  # after round 2 of 3
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(sweep.SweepProgress, 'reports', stop)
+    with pytest.raises(interruption.Interrupted, match='--resume'):
+      sweep.run(small_grid(), folder=tmp_path / 'cut', show_progress=False)
+  assert list((tmp_path / 'cut' / 'checkpoints').rglob('*.npz'))
+  rounds = []
+  original = sweep_program._Batch._collect
+  monkeypatch.setattr(
+    sweep_program._Batch,
+    '_collect',
+    lambda self: (rounds.extend(r for r, _ in self._pending), original(self)),
+  )
+  again = sweep.run(small_grid(), folder=tmp_path / 'cut', resume=True, show_progress=False)
+  assert rounds == [3]
+  pd.testing.assert_frame_equal(whole.table, again.table)
+  monkeypatch.setattr(sweep_program, 'run_all', None)  # nothing is left to run
+  done = sweep.run(small_grid(), folder=tmp_path / 'cut', resume=True, show_progress=False)
+  pd.testing.assert_frame_equal(whole.table, done.table)
+
+
+@pytest.mark.slow
+def test_runs_of_a_dead_worker_are_tried_again(tmp_path, monkeypatch):
+  killed = []
+
+  def take(self, names, attempt):
+    original(self, names, attempt)
+    if not killed:
+      killed.append(self._process.pid)
+      os.kill(self._process.pid, signal.SIGKILL)
+
+  original = sweep_workers._Worker.take
+  monkeypatch.setattr(sweep_workers._Worker, 'take', take)
+  grid = Grid.parse({**SMALL, 'target_epsilon': 4.0}, ['batch_size=16,32'], ['0'])
+  result = sweep.run(grid, folder=tmp_path / 'sweep', workers=2, show_progress=False)
+  assert killed and result.table['run'].nunique() == 2
+
+
+def test_a_run_is_read_from_its_folder(tmp_path):
+  with pytest.raises(ValueError, match='holds no run'):
+    sweep_table.Run.read(tmp_path)
+  config = ExperimentConfig(rounds=5)
+  (tmp_path / 'config.json').write_text(json.dumps({'config': config.to_json()}))
+  run = sweep_table.Run.read(tmp_path)
+  assert run.config == config and run.summary is None
