@@ -77,8 +77,9 @@ def build(spec: BuildSpec) -> FederatedMethod:
     return Tree(params, **trees.add(personal_part(params), offset))
 
   def per_minibatch(server):
-    size = server['hyperparameters']['mean_minibatch_size']
-    return 1.0 / size if weighting == 'sum' else 1.0
+    if weighting == 'average':
+      return 1.0
+    return 1.0 / server['hyperparameters']['mean_minibatch_size']
 
   def client_update(server, client, data):
     hyper = server['hyperparameters']
