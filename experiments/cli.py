@@ -7,7 +7,7 @@ import sys
 from absl import flags, logging
 
 from experiments import flags as experiment_flags
-from experiments import interruption, results, startup
+from experiments import interruption, results, startup, sweep_flags
 from experiments.config import ExperimentConfig
 
 EXIT_ERROR = 2
@@ -17,7 +17,7 @@ _FULL_HELP = {'--helpfull', '-helpfull'}
 
 
 def main(argv: list[str]) -> int:
-  """Runs one experiment from flags.
+  """Runs one experiment, or a sweep of them, from flags.
 
   Args:
     argv: the program's name and its arguments.
@@ -33,8 +33,11 @@ def main(argv: list[str]) -> int:
     argv = [argv[0], f'--flagfile={QUICKSTART}']
     print(f'no flags given: running {QUICKSTART.name} (--help lists the flags)', file=sys.stderr)
   try:
-    config = _parse(argv)
-    report, folder = _run(config)
+    _parse(argv)
+    if sweep_flags.is_wanted(flags.FLAGS):
+      report, folder = _sweep()
+    else:
+      report, folder = _run(ExperimentConfig.from_flags(flags.FLAGS))
   except (flags.Error, ValueError, OSError, MemoryError) as error:
     if _debugging():
       raise
@@ -47,12 +50,20 @@ def main(argv: list[str]) -> int:
   return 0
 
 
-def _parse(argv: list[str]) -> ExperimentConfig:
+def _parse(argv: list[str]) -> None:
   flags.FLAGS.set_default('verbosity', logging.INFO)
   rest = flags.FLAGS(argv)[1:]
   if rest:
     raise ValueError(f'{rest[0]!r} is no flag; flags have the form --name=value.')
-  return ExperimentConfig.from_flags(flags.FLAGS)
+
+
+def _sweep() -> tuple[str, str]:
+  """Runs a sweep and returns the report and the folder."""
+  from experiments import sweep  # pandas, which a flag error need not wait for
+
+  logging.use_absl_handler()
+  result = sweep.run_from_flags(flags.FLAGS)
+  return result.report, str(result.folder)
 
 
 def _run(config: ExperimentConfig) -> tuple[str, str]:
@@ -66,7 +77,7 @@ def _run(config: ExperimentConfig) -> tuple[str, str]:
     try:
       logging.use_absl_handler()
       logging.info('results go to %s', folder.path)
-      with startup.quiet(not _debugging()):
+      with startup.quiet():
         from experiments import runner  # TensorFlow, from here on
       return runner.run(config, folder=folder).report, str(folder.path)
     finally:

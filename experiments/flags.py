@@ -11,7 +11,7 @@ from absl import flags
 import datasets.registry
 import processes.registry
 import tff_models.registry
-from experiments import config
+from experiments import config, sweep_flags
 
 _PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
 
@@ -76,6 +76,7 @@ def help_text(*, full: bool) -> str:
         lines += textwrap.wrap(
           describe(name), width=88, initial_indent='      ', subsequent_indent='      '
         )
+  lines += ['', *sweep_flags.help_lines()]
   for title, entries in (
     ('Methods', processes.registry.METHODS),
     ('Data sets', datasets.registry.DATASETS),
@@ -87,7 +88,7 @@ def help_text(*, full: bool) -> str:
       if options := ', '.join(getattr(entry, 'options', ())):
         lines.append(f'  {"":20} options: {options}')
   if full:
-    ours = {group.value for group in config.Group}
+    ours = {sweep_flags.MODULE, *(group.value for group in config.Group)}
     for module in sorted(set(flags.FLAGS.flags_by_module_dict()) - ours):
       lines += ['', flags.FLAGS.module_help(module).rstrip()]
   return '\n'.join(lines)

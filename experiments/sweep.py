@@ -19,7 +19,15 @@ from typing import Any
 
 from absl import flags
 
-from experiments import files, interruption, results, startup, sweep_table, sweep_workers
+from experiments import (
+  files,
+  interruption,
+  results,
+  startup,
+  sweep_flags,
+  sweep_table,
+  sweep_workers,
+)
 from experiments.config import ExperimentConfig, settings
 from experiments.progress import show
 from experiments.sweep_grid import Grid, programs
@@ -45,34 +53,6 @@ class SweepResult:
   report: str
 
 
-def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines --sweep, --seeds, --workers and --select_on."""
-  module = 'Sweeps'
-  flags.DEFINE_multi_string(
-    'sweep', [],
-    'A setting with several values, as name=value,value,...; all combinations are run. May be '
-    'repeated.', flag_values, module_name=module,
-  )  # fmt: skip
-  flags.DEFINE_list(
-    'seeds', [], 'Seeds with each of which every setting is run: 0,1,2 or 0-4.', flag_values,
-    module_name=module,
-  )  # fmt: skip
-  flags.DEFINE_integer(
-    'workers', 1, 'Processes on this machine over which the runs of a sweep are spread.',
-    flag_values=flag_values, module_name=module,
-  )  # fmt: skip
-  flags.DEFINE_enum(
-    'select_on', 'validation', sweep_table.SELECTED_ON,
-    'Data on which the best setting of each method and budget is chosen.',
-    flag_values, module_name=module,
-  )  # fmt: skip
-
-
-def is_wanted(flag_values: flags.FlagValues) -> bool:
-  """Whether the flags ask for a sweep."""
-  return bool(flag_values['sweep'].value or flag_values['seeds'].value)
-
-
 def run_from_flags(flag_values: flags.FlagValues) -> SweepResult:
   """Runs the sweep that the flags describe."""
   given = {n: flag_values[n].value for n in settings() if not flag_values[n].using_default_value}
@@ -91,7 +71,7 @@ def run(
   folder: str | pathlib.Path = '',
   resume: bool = False,
   workers: int = 1,
-  select_on: str = 'validation',
+  select_on: str = sweep_flags.VALIDATION,
   show_progress: bool = True,
 ) -> SweepResult:
   """Runs a sweep, or what is left of it.

@@ -16,7 +16,6 @@ from experiments.config import ExperimentConfig, Group, settings
 from experiments.metrics import EVERYONE
 
 ALWAYS_SHOWN = ('dataset', 'method', 'privacy', 'seed')
-SELECTED_ON = ('validation', 'test', 'nothing')
 _MAIN_METRICS = ('accuracy', 'mse')
 
 

@@ -1,0 +1,45 @@
+"""The flags of a sweep, beside those of a run. Defined on absl's `FLAGS` when imported."""
+
+import textwrap
+
+from absl import flags
+
+VALIDATION, TEST, NOTHING = SELECT_ON = ('validation', 'test', 'nothing')
+_HELP = {
+  'sweep': (
+    'A setting and its values, as name=value,value,...; all combinations are run. May be repeated.'
+  ),
+  'seeds': 'Seeds with each of which every setting is run: 0,1,2 or 0-4.',
+  'workers': 'Processes on this machine over which the runs of a sweep are spread.',
+  'select_on': (
+    'Data on which the best setting of each method and budget is chosen: validation (see '
+    '--validation_fraction), test (the values are then optimistic, and labelled so), or nothing.'
+  ),
+}
+MODULE = 'Sweeps'
+
+
+def define(flag_values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines --sweep, --seeds, --workers and --select_on."""
+  common = dict(flag_values=flag_values, module_name=MODULE)
+  flags.DEFINE_multi_string('sweep', [], _HELP['sweep'], **common)
+  flags.DEFINE_list('seeds', [], _HELP['seeds'], **common)
+  flags.DEFINE_integer('workers', 1, _HELP['workers'], **common)
+  flags.DEFINE_enum('select_on', VALIDATION, SELECT_ON, _HELP['select_on'], **common)
+
+
+def is_wanted(flag_values: flags.FlagValues) -> bool:
+  """Whether the flags ask for a sweep."""
+  return bool(flag_values['sweep'].value or flag_values['seeds'].value)
+
+
+def help_lines() -> list[str]:
+  """The flags' help, as `run_experiment.py --help` prints it."""
+  lines = [f'{MODULE}:']
+  for name, text in _HELP.items():
+    lines.append(f'  --{name}')
+    lines += textwrap.wrap(text, width=88, initial_indent=' ' * 6, subsequent_indent=' ' * 6)
+  return lines
+
+
+define()
