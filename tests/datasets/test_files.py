@@ -3,6 +3,7 @@ import http.server
 import lzma
 import threading
 
+import numpy as np
 import pytest
 
 from datasets import files
@@ -99,3 +100,22 @@ def test_wrong_checksum_from_the_network(tmp_path, server):
   with pytest.raises(ValueError, match='nothing was kept'):
     files.get(file, tmp_path)
   assert list(tmp_path.iterdir()) == []
+
+
+def test_cached_arrays_are_made_once():
+  made = []
+
+  def make():
+    made.append(1)
+    return {'a': np.arange(3)}
+
+  for _ in range(2):
+    np.testing.assert_array_equal(files.cached_arrays('x', make)['a'], np.arange(3))
+  assert len(made) == 1
+  assert [path.name for path in files.cache_folder().iterdir()] == ['x.npz']
+
+
+def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path, monkeypatch):
+  (tmp_path / 'file').write_text('')
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+  assert files.cached_arrays('x', lambda: {'a': np.ones(1)})['a'] == 1

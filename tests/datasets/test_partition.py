@@ -111,6 +111,17 @@ def test_dealing_too_many():
     partition.deal_by_label(labels, assignment, examples_per_client=6, generator=_generator())
 
 
+def test_dealing_by_share():
+  labels = np.repeat([0, 1, 2], [100, 50, 30])
+  assignment = np.array([[0, 1], [1, 0], [2, 0]])
+  shares = np.array([[1.0, 3.0], [2.0, 1.0], [1.0, 2.0]])
+  rows = partition.deal_by_share(labels, assignment, shares, generator=_generator())
+  np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(180))
+  counts = [np.bincount(labels[r], minlength=3).tolist() for r in rows]
+  # Label 0 is shared 1 : 1 : 2, label 1 is shared 3 : 2.
+  assert counts == [[25, 30, 0], [25, 20, 0], [50, 0, 30]]
+
+
 def test_drawing_of_a_label():
   labels = np.repeat([0, 1], 10)
   client_labels = np.array([1, 0, 1])

@@ -1,0 +1,108 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+import datasets
+
+
+def _table(num_rows=60):
+  generator = np.random.default_rng(0)
+  return pd.DataFrame(
+    {
+      'hospital': np.array(['north', 'south', 'west'])[np.arange(num_rows) % 3],
+      'age': generator.integers(20, 90, num_rows),
+      'pressure': generator.normal(120, 10, num_rows),
+      'smoker': generator.random(num_rows) < 0.5,
+      'days': generator.integers(1, 30, num_rows),
+      'outcome': np.array(['ill', 'well'])[generator.integers(0, 2, num_rows)],
+    }
+  )
+
+
+def _load(df=None, **options):
+  fields = {'silo_column': 'hospital', 'target': 'days', 'features': ['age', 'pressure', 'smoker']}
+  return datasets.from_dataframe(_table() if df is None else df, **{**fields, **options})
+
+
+def test_regression():
+  dataset = _load(target_bounds=(0, 30))
+  assert dataset.client_ids == ('north', 'south', 'west')
+  assert dataset.task.kind == 'regression' and dataset.task.example_shape == (3,)
+  np.testing.assert_array_equal(dataset.train.num_examples, [16, 16, 16])
+  np.testing.assert_allclose(dataset.train.x.mean(axis=1), 0, atol=1e-5)
+  y = np.concatenate([dataset.train.pooled()[1], dataset.test.pooled()[1]])
+  np.testing.assert_allclose(np.sort(y), np.sort(_table()['days'] / 30), rtol=1e-6)
+  assert 'outside the guarantee' in dataset.preprocessing[0]
+
+
+def test_all_other_columns_are_features():
+  df = _table().drop(columns='outcome')
+  assert _load(df, features=None).task.example_shape == (3,)
+
+
+def test_binary_and_classification():
+  binary = _load(target='outcome', task='binary')
+  assert set(np.unique(binary.train.y)) == {-1.0, 1.0}
+  np.testing.assert_array_equal(binary.extras['target_values'], ['ill', 'well'])
+  classes = _load(target='smoker', task='classification', features=['age'])
+  assert classes.task.num_outputs == 2 and classes.train.y.dtype == np.int32
+
+
+def test_fixed_bounds():
+  bounds = {'age': (0, 100), 'pressure': (110, 130), 'smoker': (0, 1)}
+  dataset = _load(preprocessing='fixed', bounds=bounds)
+  raw = _load(preprocessing='none')
+  np.testing.assert_allclose(dataset.train.x[..., 0], raw.train.x[..., 0] / 100, rtol=1e-6)
+  assert dataset.train.x.min() == 0 and dataset.train.x.max() == 1
+  assert 'no privacy' in dataset.preprocessing[0]
+
+
+def test_split_depends_on_the_seed_alone():
+  first, again, other = (_load(seed=s) for s in (0, 0, 1))
+  np.testing.assert_array_equal(first.test.x, again.test.x)
+  assert first.checksums == again.checksums == other.checksums
+  assert not np.array_equal(first.test.y, other.test.y)
+
+
+def test_checksum_follows_the_contents():
+  df = _table()
+  df.loc[0, 'hospital'] = 'south'
+  assert _load(df).checksums != _load().checksums
+
+
+def _with(column, value):
+  df = _table().astype({'age': float})
+  df.loc[3, column] = value
+  return df
+
+
+@pytest.mark.parametrize(
+  ('df', 'options', 'message'),
+  [
+    (None, {'silo_column': 'clinic'}, "no column 'clinic'; it has hospital, age"),
+    (None, {'target': 'death'}, "no column 'death'"),
+    (None, {'features': ['weight']}, "no column 'weight'"),
+    (None, {'features': ['age', 'days']}, "'days' cannot be a feature too"),
+    (None, {'features': []}, 'no columns beside'),
+    (None, {'features': ['outcome']}, 'not a number; encode it first'),
+    (None, {'task': 'ranking'}, "task is 'ranking'"),
+    (None, {'preprocessing': 'pca'}, "preprocessing is 'pca'"),
+    (None, {'task': 'binary'}, 'a binary task has 2'),
+    (None, {'target_bounds': (0, 10)}, 'beyond target_bounds'),
+    (None, {'target_bounds': (10, 0)}, 'the first must be below'),
+    (None, {'target': 'outcome', 'task': 'binary', 'target_bounds': (0, 1)}, 'is for regression'),
+    (None, {'preprocessing': 'fixed'}, "bounds lacks 'age', 'pressure', 'smoker'"),
+    (
+      None,
+      {'preprocessing': 'fixed', 'features': ['age'], 'bounds': {'age': (1, 1)}},
+      "bounds of 'age'",
+    ),
+    (None, {'test_fraction': 0}, 'test_fraction is 0'),
+    (_with('age', np.nan), {}, "'age' has 1 missing values"),
+    (_with('age', np.inf), {}, "'age' has values that are not finite"),
+    (_with('hospital', 'east'), {}, 'fewer than two rows, .*: east; drop or merge'),
+  ],
+)
+def test_clear_errors(df, options, message):
+  with pytest.raises(ValueError, match=message):
+    _load(df, **options)
