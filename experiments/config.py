@@ -11,6 +11,7 @@ import enum
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -377,9 +378,9 @@ class ExperimentConfig:
   device: str = _setting(
     str,
     'auto',
-    'Device of the XLA runtime: a GPU if there is one, or as told.',
+    'Device of the XLA runtime: cpu, gpu, several such as gpu:0,gpu:1, or auto for a GPU if there '
+    'is one.',
     Group.RUNTIME,
-    choices=('auto', 'cpu', 'gpu'),
   )
   clients_per_block: int = _setting(
     int,
@@ -407,6 +408,7 @@ class ExperimentConfig:
     self._check_privacy()
     self._check_cohorts()
     self._check_options()
+    self._check_runtime()
 
   def _set(self, name: str, value: Any):
     object.__setattr__(self, name, value)
@@ -506,6 +508,17 @@ class ExperimentConfig:
           f'--model_option={name} is no option of --model={self.model}; '
           + (f'it has {", ".join(allowed)}.' if allowed else 'it has none.')
         )
+
+  def _check_runtime(self):
+    if not re.fullmatch(r'auto|cpu|gpu(:\d+)?(,gpu:\d+)*', self.device):
+      raise ValueError(
+        f'--device={self.device} must be auto, cpu, gpu, or several such as gpu:0,gpu:1.'
+      )
+    if self.runtime == 'native':
+      if self.device not in ('auto', 'cpu'):
+        raise ValueError(f'--device={self.device} needs --runtime=xla; native runs on the CPU.')
+      if self.clients_per_block is not None:
+        raise ValueError(f'--clients_per_block={self.clients_per_block} belongs to --runtime=xla.')
 
   @property
   def dataset_options(self) -> dict[str, Any]:

@@ -1,11 +1,7 @@
 """What is printed at the end of a run."""
 
-import textwrap
-
 from experiments.metrics import EVERYONE, MetricTable
 from experiments.progress import show, show_seconds
-
-_WIDTH = 96
 
 
 def final_report(*, table: MetricTable, metric: str, statement: str, summary: dict) -> str:
@@ -14,7 +10,7 @@ def final_report(*, table: MetricTable, metric: str, statement: str, summary: di
   Args:
     table: the run's metrics.
     metric: the main metric's name, 'accuracy' or 'mse'.
-    statement: the privacy statement in words; may have several paragraphs.
+    statement: the privacy statement in words, wrapped.
     summary: the run's summary.
   """
   lines = [
@@ -25,8 +21,7 @@ def final_report(*, table: MetricTable, metric: str, statement: str, summary: di
     *_metric_lines(table, metric),
     '',
   ]
-  for paragraph in statement.splitlines():
-    lines += textwrap.wrap(paragraph, _WIDTH) or ['']
+  lines.append(statement)
   diverged = table.first_divergence()
   if diverged:
     lines += ['', f'The run has diverged: {diverged.name} is {diverged.value} after round '

@@ -39,18 +39,17 @@ class LiveLine:
     import tqdm
 
     self._stream = stream
-    self._bar = tqdm.tqdm(
-      total=rounds, initial=start, file=stream, dynamic_ncols=True, unit='round',
-      bar_format='round {n_fmt}/{total_fmt} |{bar:12}| {postfix}', leave=True,
-    )  # fmt: skip
     self._rounds = rounds
+    self._bar = tqdm.tqdm(
+      total=rounds,
+      initial=start,
+      file=stream,
+      dynamic_ncols=True,
+      bar_format='round {n_fmt}/{total_fmt} |{bar:12}| {postfix}',
+    )
 
   def update(self, rounds_done: int, values: dict[str, float], seconds_per_round: float) -> None:
-    left = self._rounds - rounds_done
-    parts = [f'{name} {show(value)}' for name, value in values.items()]
-    parts.append(f'{show_seconds(seconds_per_round)}/round')
-    parts.append(f'{left} left, {show_seconds(left * seconds_per_round)}')
-    self._bar.postfix = '  '.join(parts)
+    self._bar.postfix = '  '.join(_words(self._rounds, rounds_done, values, seconds_per_round))
     self._bar.n = rounds_done
     self._bar.refresh()
 
@@ -74,18 +73,26 @@ class LogLines:
     if now < self._next and rounds_done < self._rounds:
       return
     self._next = now + _LOG_SECONDS
-    left = self._rounds - rounds_done
-    logging.info(
-      'round %d of %d: %s, %s a round, %s left', rounds_done, self._rounds,
-      ', '.join(f'{name} {show(value)}' for name, value in values.items()),
-      show_seconds(seconds_per_round), show_seconds(left * seconds_per_round),
-    )  # fmt: skip
+    words = ', '.join(_words(self._rounds, rounds_done, values, seconds_per_round))
+    logging.info('round %d of %d: %s', rounds_done, self._rounds, words)
 
   def say(self, message: str) -> None:
     logging.info('%s', message)
 
   def close(self) -> None:
     pass
+
+
+def _words(
+  rounds: int, rounds_done: int, values: dict[str, float], seconds_per_round: float
+) -> list[str]:
+  words = [f'{name} {show(value)}' for name, value in values.items()]
+  left = rounds - rounds_done
+  if seconds_per_round > 0:
+    words.append(f'{show_seconds(seconds_per_round)}/round')
+    if left:
+      words.append(f'{left} rounds and {show_seconds(left * seconds_per_round)} left')
+  return words
 
 
 def show(value: float) -> str:

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 import runtime
 from experiments import checkpoints, console, events, figures, interruption, results
@@ -89,9 +90,17 @@ def run(
 
 def create_runtime(config: ExperimentConfig) -> 'runtime.Runtime':
   """The runtime that the configuration asks for."""
-  return runtime.create(
-    config.runtime, clients_per_block=config.clients_per_block, devices=config.device
-  )
+  device = config.device
+  if device == 'auto':
+    has_gpu = config.runtime == 'xla' and tf.config.list_physical_devices('GPU')
+    device = 'gpu' if has_gpu else 'cpu'
+  with startup.quiet():
+    machine = runtime.create(
+      config.runtime, clients_per_block=config.clients_per_block, devices=device
+    )
+    # XLA's first program of a process comes with a notice; let it be this one.
+    tf.function(lambda: tf.constant(0), jit_compile=True)()
+  return machine
 
 
 class _Loop:
@@ -158,7 +167,7 @@ class _Loop:
       self._rounds_done += 1
       self._pending.append((self._rounds_done, metrics))
       if self._is_due(config.eval_every):
-        self._collect()
+        self._collect(then_show=False)
         self._evaluate()
       if config.checkpoint_every and self._rounds_done % config.checkpoint_every == 0:
         self._save()
@@ -217,7 +226,7 @@ class _Loop:
       message += f'; continue with --resume --output_dir={self._folder.path}'
     raise interruption.Interrupted(number, message)
 
-  def _collect(self) -> None:
+  def _collect(self, *, then_show: bool = True) -> None:
     """Brings the metrics of the rounds so far from the device into the table."""
     if not self._pending:
       return
@@ -228,7 +237,8 @@ class _Loop:
         self._table.add(round_, *known, float(value))
     self._clock.looked(len(self._pending))
     self._pending = []
-    self._show()
+    if then_show:
+      self._show()
 
   def _evaluate(self) -> None:
     with self._clock.pause():

@@ -5,19 +5,18 @@ import os
 import warnings
 from collections.abc import Iterator
 
+from absl import logging
+
 
 @contextlib.contextmanager
-def quiet(wanted: bool) -> Iterator[None]:
-  """Silences TensorFlow while it is imported inside, and its C++ log from then on.
+def quiet() -> Iterator[None]:
+  """Silences TensorFlow while it is loaded or set up inside, and its log from then on.
 
-  Some of its notices ("Unable to register cuDNN factory") are written before its log
-  level is read, so file descriptor 2 is turned away for that long. What the user set
-  in the environment stays.
-
-  Args:
-    wanted: False leaves everything as it is.
+  Some of its notices ("Unable to register cuDNN factory", "Compiled cluster using XLA!")
+  do not heed its log level, so file descriptor 2 is turned away for that long. What the
+  user set in the environment stays. With --verbosity=1 nothing is silenced.
   """
-  if not wanted:
+  if logging.level_debug():
     yield
     return
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')

@@ -93,9 +93,7 @@ def test_pooled_and_per_client_metrics_agree_with_numpy(tmp_path):
   metrics = result.summary['metrics']
   assert metrics['test_mse'] == pytest.approx(errors.mean())
   assert metrics['test_mse_std'] == pytest.approx(errors.mean(axis=1).std())
-  assert result.summary['metrics_by_group']['even']['test_mse'] == pytest.approx(
-    errors[::2].mean()
-  )
+  assert result.summary['metrics_by_group']['even']['test_mse'] == pytest.approx(errors[::2].mean())
 
 
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
