@@ -75,7 +75,11 @@ class Executable:
     self._settings = settings
     self._updated = updated
     self._bucket = 0
-    self._functions: dict[int, Any] = {}
+    self._stages: Any = None
+    self._functions: dict[Any, Any] = {}
+    self._part_types = (
+      [] if prog.parameter_type is None else program.placed_parts(prog.parameter_type)
+    )
 
   def __call__(self, parts: Sequence[Sequence[Any]], cohort: Cohort) -> list[list[tf.Tensor]]:
     """Runs the program.
@@ -93,103 +97,210 @@ class Executable:
       UnsupportedComputationError: XLA has no kernel for an op.
       MemoryError: it does not fit on the device.
     """
-    block = self._block(parts, cohort)
-    if cohort.count > self._bucket or self._bucket % block:
-      size = max(self._bucket, devices_lib.padded_size(cohort.count, cohort.limit))
-      self._bucket = -(-size // block) * block
-    padding = self._bucket - cohort.count
-    rows = []
-    for index, row_list in enumerate(cohort.rows):
-      # XLA drops writes beyond the end: padding rows change no client's state.
-      end = self._num_rows(parts, index)
-      rows.append(np.pad(row_list, (0, padding), constant_values=end).astype(np.int32))
-    settings = None
-    if cohort.settings is not None:
-      settings = np.pad(cohort.settings, (0, padding)).astype(np.int32)
-    function = self._function(block)
+    self._fit_bucket(parts, cohort)
     before = self._statistics.compilations
     start = time.perf_counter()
     try:
-      result = function(list(parts), rows, settings, tf.constant(cohort.count, tf.int32))
+      if len(self._devices) == 1:
+        with tf.device(self._devices[0]):
+          result = self._on_one_device(parts, self._padded(parts, cohort, self._bucket))
+      else:
+        result = self._on_several_devices(parts, cohort)
     except (tf.errors.OpError, MemoryError) as error:
-      raise self._explained(error, block, cohort.count) from error
+      raise self._explained(error, cohort.count) from error
     if self._statistics.compilations > before:
       self._statistics.seconds += time.perf_counter() - start
     return result
 
-  def _num_rows(self, parts, clients_index: int) -> int:
-    types = self._part_types()
-    at_clients = [p for p, t in zip(parts, types) if stages_lib.is_client_part(t)]
-    leaves = at_clients[clients_index]
-    return leaves[0].shape[0] if leaves else 0
-
-  def _part_types(self):
-    if self._program.parameter_type is None:
-      return []
-    return program.placed_parts(self._program.parameter_type)
-
-  def _block(self, parts, cohort: Cohort) -> int:
-    if self._clients_per_block is not None:
-      return self._clients_per_block
-    size = 0
-    for leaves, type_ in zip(parts, self._part_types()):
-      for leaf, leaf_type in zip(leaves, trees.leaf_types(type_)):
-        count = trees.static_shape(leaf_type).num_elements()
-        size += 4 * count  # Compact data are converted to float32.
-        del leaf
-    clients = cohort.count if cohort.limit is None else cohort.limit
-    if self._bucket:
-      clients = min(clients, self._bucket)
-    return devices_lib.clients_per_block(self._devices[0], size, max(1, clients))
-
-  def _function(self, block: int):
-    if block not in self._functions:
-      stages = stages_lib.Stages(program=self._program, block=block, settings=self._settings)
-      self._functions[block] = tf.function(
-        lambda *arguments: self._trace(stages, *arguments), jit_compile=True, autograph=False
+  def _fit_bucket(self, parts, cohort: Cohort) -> None:
+    """Sets the bucket and the block, when the cohort is larger than all before."""
+    if self._stages is not None and cohort.count <= self._bucket:
+      return
+    size = devices_lib.padded_size(cohort.count, cohort.limit)
+    block = self._clients_per_block or devices_lib.clients_per_block(
+      self._devices[0], self._bytes_per_client(), size // len(self._devices)
+    )
+    unit = block * len(self._devices)
+    self._bucket = -(-size // unit) * unit
+    if self._stages is None or self._stages.block != block:
+      self._functions.clear()
+      self._stages = stages_lib.Stages(
+        program=self._program, block=block, settings=self._settings
       )
-      # TensorFlow would warn that many functions come from this one line.
-      # pylint: disable-next=protected-access
-      self._functions[block]._omit_frequent_tracing_warning = True
-    function = self._functions[block]
 
-    def on_device(*arguments):
-      with tf.device(self._devices[0]):
+  def _bytes_per_client(self) -> int:
+    """A client's data and model; compact data are converted to float32."""
+    leaves = [leaf for t in self._part_types for leaf in trees.leaf_types(t)]
+    return 4 * sum(trees.static_shape(leaf).num_elements() for leaf in leaves)
+
+  def _padded(self, parts, cohort: Cohort, bucket: int):
+    """Index arrays of a bucket's length, as (rows, settings, count)."""
+    padding = bucket - cohort.count
+    at_clients = [p for p, t in zip(parts, self._part_types) if stages_lib.is_client_part(t)]
+    rows = []
+    for row_list, leaves in zip(cohort.rows, at_clients):
+      # XLA drops writes beyond the end: padding rows change no client's state.
+      end = leaves[0].shape[0] if leaves else 0
+      rows.append(tf.constant(np.pad(row_list, (0, padding), constant_values=end), tf.int32))
+    settings = cohort.settings
+    if settings is not None:
+      settings = tf.constant(np.pad(settings, (0, padding)), tf.int32)
+    return rows, settings, tf.constant(cohort.count, tf.int32)
+
+  def _compiled(self, key: Any, function: Any) -> Any:
+    """A function, compiled by XLA on first use and then kept."""
+    if key not in self._functions:
+
+      def traced(*arguments):
+        self._statistics.compilations += 1
         return function(*arguments)
 
-    return on_device
+      compiled = tf.function(traced, jit_compile=True, autograph=False)
+      # TensorFlow would warn that many functions come from this one line.
+      compiled._omit_frequent_tracing_warning = True  # pylint: disable=protected-access
+      self._functions[key] = compiled
+    return self._functions[key]
 
-  def _trace(self, stages: stages_lib.Stages, parts, rows, settings, count):
-    self._statistics.compilations += 1
-    variables = []
+  def _on_one_device(self, parts, clients):
+    return self._compiled('round', self._round)(parts, *clients)
+
+  def _round(self, parts, rows, settings, count):
+    """The whole computation as one graph."""
+    stages = self._stages
+    parts = list(parts)
+    variables = self._variables(parts)
     if self._updated is not None:
-      variables = parts[self._updated[0]]
-      parts = list(parts)
       parts[self._updated[0]] = [v.read_value() for v in variables]
-    types = self._part_types()
-    parameter = [trees.nested(t, iter(leaves)) for t, leaves in zip(types, parts)]
-    clients = stages_lib.Clients(
-      rows=rows, settings=settings, count=count, bucket=self._bucket
-    )
+    parameter = self._parameter(parts)
+    clients = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=self._bucket)
     env, kept = {}, {}
     for stage in range(self._program.num_stages):
       env |= stages.server(stage, parameter, env)
       totals, values = stages.clients(stage, parameter, env, kept, clients)
       env |= totals
       kept |= values
-    value = stages.result(parameter, env, kept, clients)
-    result = [
-      tf.nest.flatten(part) for part in stages_lib.split(self._program.result_type, value)
-    ]
-    if self._updated is not None:
-      at_clients = [i for i, t in enumerate(types) if stages_lib.is_client_part(t)]
-      index = rows[at_clients.index(self._updated[0])][:, tf.newaxis]
-      for variable, new in zip(variables, result[self._updated[1]]):
-        variable.scatter_nd_update(index, new)
-      result[self._updated[1]] = []
+    result = self._result(stages.result(parameter, env, kept, clients))
+    self._update(variables, rows, result)
     return result
 
-  def _explained(self, error, block: int, count: int) -> Exception:
+  def _on_several_devices(self, parts, cohort: Cohort):
+    """The same in pieces: clients' work is split, and the server's is on the first device.
+
+    The first device holds the data and the states, and sends each device its clients'.
+    """
+    stages, first = self._stages, self._devices[0]
+    share = self._bucket // len(self._devices)
+    pieces = np.array_split(np.arange(cohort.count), len(self._devices))
+    variables = self._variables(parts)
+    inputs, members = [], []
+    for device, piece in zip(self._devices, pieces):
+      local_cohort = Cohort(
+        rows=[np.arange(len(piece))] * len(cohort.rows),
+        settings=None if cohort.settings is None else cohort.settings[piece],
+        count=len(piece),
+        limit=None,
+      )
+      with tf.device(first):
+        inputs.append(self._members(parts, [r[piece] for r in cohort.rows], share))
+      with tf.device(device):
+        members.append(self._padded(inputs[-1], local_cohort, share))
+
+    def server(stage):
+      return lambda values, env: stages.server(stage, self._parameter(values), env)
+
+    def clients(stage):
+      def run(values, env, kept, rows, settings, count):
+        who = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=share)
+        return stages.clients(stage, self._parameter(values), env, kept, who)
+
+      return run
+
+    def merge(stage):
+      return lambda totals, env: stages.merge(totals, stage, env)
+
+    env, kept = {}, [{} for _ in self._devices]
+    for stage in range(self._program.num_stages):
+      with tf.device(first):
+        env |= self._compiled(('server', stage), server(stage))(self._server_only(parts), env)
+      totals = []
+      for index, device in enumerate(self._devices):
+        with tf.device(device):
+          total, values = self._compiled(('clients', stage), clients(stage))(
+            inputs[index], env, kept[index], *members[index]
+          )
+        totals.append(total)
+        kept[index] = kept[index] | values
+      with tf.device(first):
+        env |= self._compiled(('merge', stage), merge(stage))(totals, env)
+    with tf.device(first):
+      rows, settings, count = self._padded(parts, cohort, self._bucket)
+      who = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=self._bucket)
+      joined = self._join(kept, [len(piece) for piece in pieces])
+      values = self._members(parts, cohort.rows, self._bucket)
+      value = stages.result(self._parameter(values), env, joined, dataclasses.replace(
+        who, rows=[tf.range(self._bucket)] * len(rows)
+      ))
+      result = self._result(value)
+      self._update(variables, [tf.constant(r, tf.int32) for r in cohort.rows], [
+        leaves if i != (self._updated or (0, None))[1] else [v[: cohort.count] for v in leaves]
+        for i, leaves in enumerate(result)
+      ])
+      if self._updated is not None:
+        result[self._updated[1]] = []
+    return result
+
+  def _server_only(self, parts):
+    return [
+      [] if stages_lib.is_client_part(t) else leaves for t, leaves in zip(self._part_types, parts)
+    ]
+
+  def _members(self, parts, rows, size: int):
+    """The parts with CLIENTS leaves cut down to some rows, padded to a size."""
+    row_lists = iter(rows)
+    result = []
+    for type_, leaves in zip(self._part_types, parts):
+      if stages_lib.is_client_part(type_):
+        index = next(row_lists)
+        index = tf.constant(np.pad(index, (0, size - len(index))), tf.int32)
+        leaves = [tf.gather(leaf, index) for leaf in leaves]
+      result.append(leaves)
+    return result
+
+  def _join(self, kept, counts):
+    """The devices' kept values after each other, padded to the bucket."""
+
+    def join(*leaves):
+      joined = tf.concat([leaf[:n] for leaf, n in zip(leaves, counts)], axis=0)
+      padding = [[0, self._bucket - sum(counts)]] + [[0, 0]] * (joined.shape.rank - 1)
+      return tf.pad(joined, padding)
+
+    return {name: tf.nest.map_structure(join, *(k[name] for k in kept)) for name in kept[0]}
+
+  def _parameter(self, parts):
+    return [
+      trees.nested(t, iter(leaves)) if leaves else ()
+      for t, leaves in zip(self._part_types, parts)
+    ]
+
+  def _variables(self, parts) -> Sequence[tf.Variable]:
+    return [] if self._updated is None else parts[self._updated[0]]
+
+  def _result(self, value) -> list[list[tf.Tensor]]:
+    return [tf.nest.flatten(part) for part in stages_lib.split(self._program.result_type, value)]
+
+  def _update(self, variables, rows, result) -> None:
+    """Writes the updated part's rows into the variables, and empties it in the result."""
+    if self._updated is None:
+      return
+    parameter_part, result_part = self._updated
+    before = self._part_types[:parameter_part]
+    index = rows[sum(stages_lib.is_client_part(t) for t in before)][:, tf.newaxis]
+    for variable, new in zip(variables, result[result_part]):
+      variable.scatter_nd_update(index, new)
+    result[result_part] = []
+
+  def _explained(self, error, count: int) -> Exception:
+    block = self._stages.block
     message = str(error)
     if isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)):
       smaller = max(1, block // 2)
