@@ -518,7 +518,8 @@ class ExampleLevelPrivacy:
         standardising a silo by its own mean.
       notes: sentences of the method.
     """
-    epsilons, orders = accounting.epsilon_of_curves(self._curves(rounds), self.delta)
+    curves = self._curves(rounds)
+    epsilons, _ = accounting.epsilon_of_curves(curves, self.delta)
     worst = int(np.argmax(epsilons))
     pld = None
     if self.selection is None:  # a selection's Gaussian stands for its Renyi curve only
@@ -534,7 +535,7 @@ class ExampleLevelPrivacy:
         'epsilon': float(epsilons[k]),
         'epsilon_of_training_alone': float(training[k]),
         'delta': float(self.delta[k]),
-        'order': accounting.RDP_ORDERS[int(orders[k])],
+        'order': accounting.loss_of_curve(curves[k], float(self.delta[k])).order,
       }
       for k in range(self.num_silos)
     ]

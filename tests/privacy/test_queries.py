@@ -2,6 +2,8 @@
 
 import collections
 
+import hypothesis
+import hypothesis.strategies
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -63,6 +65,27 @@ def test_clip_bounds_adversarial_records(value):
   record = collections.OrderedDict(a=tf.constant([value, 0.5]), b=tf.constant(value))
   assert _norm(_clip(_fixed(norm=0.7), record)) <= 0.7 * (1 + 1e-6)
   assert _norm(_clip(_adaptive(initial_norm=0.7), record)['sum_state']) <= 0.7 * (1 + 1e-6)
+
+
+_FLOATS = hypothesis.strategies.floats(width=32)  # NaN, infinities and denormals included
+
+
+@hypothesis.settings(max_examples=100, deadline=None)
+@hypothesis.given(
+  record=hypothesis.strategies.lists(_FLOATS, min_size=3, max_size=3),
+  others=hypothesis.strategies.lists(
+    hypothesis.strategies.lists(_FLOATS, min_size=3, max_size=3), max_size=3
+  ),
+)
+def test_one_client_moves_the_sum_by_at_most_the_clip(record, others):
+  clip = 0.7
+
+  def total(records):
+    clipped = [_clip(_fixed(norm=clip), {'u': tf.constant(r, tf.float32)})['u'] for r in records]
+    return np.sum([np.zeros(3), *clipped], axis=0)
+
+  moved = np.linalg.norm(total([*others, record]) - total(others))
+  assert moved <= clip * (1 + 1e-5)
 
 
 @pytest.mark.parametrize('scale', [1.0, 1e30, 1e-30])
