@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import runtime
-from experiments import checkpoints, console, events, figures, interruption, results
+from experiments import checkpoints, console, events, figures, interruption, results, startup
 from experiments import progress as progress_lib
 from experiments.build import Experiment, build_process
 from experiments.config import ExperimentConfig

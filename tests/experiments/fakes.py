@@ -7,7 +7,7 @@ import numpy as np
 
 import datasets
 from experiments import build, checkpoints
-from privacy import plan, sampling
+from privacy import plan
 
 Tree = collections.OrderedDict
 NUM_CLIENTS = 6
@@ -66,7 +66,7 @@ class FakeMethod:
   evaluations = ('global', 'personal')
   released_metrics = frozenset()
 
-  class process:  # noqa: N801 - as `FederatedMethod.process`
+  class process:
     @staticmethod
     def next(server, clients, data, cohort):
       noise = np.random.default_rng([int(server['seed']), int(server['round'])]).normal()

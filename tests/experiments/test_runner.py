@@ -229,7 +229,7 @@ def test_other_data_are_refused(tmp_path):
 
 def test_a_foreign_folder_is_refused(tmp_path):
   (tmp_path / 'notes.txt').write_text('mine')
-  with pytest.raises(ValueError, match='holds notes.txt and no run'):
+  with pytest.raises(ValueError, match=r'holds notes\.txt and no run'):
     run(tmp_path)
 
 
@@ -250,7 +250,7 @@ def test_a_second_process_is_refused(tmp_path):
 def test_damaged_config_is_one_line(tmp_path):
   run(tmp_path / 'run')
   (tmp_path / 'run' / 'config.json').write_text('{"config":')
-  with pytest.raises(ValueError, match='config.json is damaged'):
+  with pytest.raises(ValueError, match=r'config\.json is damaged'):
     run(tmp_path / 'run', resume=True)
 
 
