@@ -35,7 +35,8 @@ class ClusterModels:
   Without privacy there is no noise, and losses are not clipped.
 
   Hyper-parameters (`hyperparameters` holds the defaults): `selection_rounds`, the number of
-  rounds from the first on in which clients choose (with privacy the plan says it);
+  rounds from the first on in which clients choose, by default the fraction
+  `selection_fraction` (0.1) of the run's rounds, and with privacy what the plan says;
   `cluster_init_stddev`, see `init_server`; `selection_epsilon` of one choice (from the plan)
   and `selection_loss_clip`, with privacy only.
 
@@ -54,7 +55,7 @@ class ClusterModels:
     self._score = self._chosen_score()
     features = math.prod(spec.examples.x_shape[1:])
     self.hyperparameters = {
-      'selection_rounds': 20.0,  # the paper's 10 % of 200
+      'selection_rounds': self._spec.rounds_of('selection_fraction', 0.1),
       'cluster_init_stddev': 1.0 / math.sqrt(features),
     }
     if self._private:

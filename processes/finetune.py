@@ -23,8 +23,8 @@ from processes.method import BuildSpec, FederatedMethod, Tree, assemble
 def build(spec: BuildSpec) -> FederatedMethod:
   """Builds local finetuning.
 
-  The hyper-parameter `finetune_start_round` is T_f; its default is half of the paper's 200
-  rounds.
+  The hyper-parameter `finetune_start_round` is T_f; by default it is the fraction
+  `finetune_fraction` (0.5) of the run's rounds.
 
   Server state: the global model. Client state: the personal model, and `finetuned`, 1 once
   the client has trained alone; until then its model is the global one.
@@ -61,7 +61,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     hyperparameters={
       'client_learning_rate': 0.1,
       'server_learning_rate': 1.0,
-      'finetune_start_round': 100.0,
+      'finetune_start_round': spec.rounds_of('finetune_fraction', 0.5),
       **({'clipping_norm': 1.0} if spec.plan.unit == 'example' else {}),
     },
     models={

@@ -14,8 +14,9 @@ other methods the same start:
   mr_mtl    algorithm A2
   local     each silo alone from its w_k (lambda = 0)
   fedavg    FedAvg inside each cluster: IFCA with the choice frozen
-  finetune  FedAvg inside each cluster until `finetune_start_round`, then each silo alone
-            from its cluster's last model
+  finetune  FedAvg inside each cluster until `finetune_start_round` (by default the fraction
+            `finetune_fraction`, 0.5, of all rounds), then each silo alone from its cluster's
+            last model
 """
 
 import numpy as np
@@ -43,6 +44,9 @@ def build(spec: BuildSpec) -> FederatedMethod:
   after = spec.options.get('after_clustering', 'mr_mtl')
   if after not in AFTER_CLUSTERING:
     raise ValueError(f'--after_clustering={after} must be one of {", ".join(AFTER_CLUSTERING)}.')
+  finetuning = {}
+  if after == 'finetune':
+    finetuning['finetune_start_round'] = spec.rounds_of('finetune_fraction', 0.5)
   train = LocalTrainer(spec)
   clusters = ClusterModels(spec)
 
@@ -105,7 +109,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
       'client_learning_rate': 0.1,
       'server_learning_rate': 1.0,
       **({'mtl_lambda': 1.0} if after == 'mr_mtl' else {}),
-      **({'finetune_start_round': 100.0} if after == 'finetune' else {}),
+      **finetuning,
       **clusters.hyperparameters,
       **({'clipping_norm': 1.0} if spec.plan.unit == 'example' else {}),
     },

@@ -63,6 +63,7 @@ class BuildSpec:
       `ExampleLevelPrivacy`).
     batch_size: examples in a batch; with example-level privacy the expected number.
     local_epochs: passes over a client's data in a round.
+    rounds: rounds of the whole run, of which a method's stages are fractions.
     hyperparameters: continuous hyper-parameters by name; a method takes those that
       it knows from here and has a default for the others.
     options: discrete choices by name, such as `weighting`.
@@ -73,8 +74,20 @@ class BuildSpec:
   plan: Any
   batch_size: int
   local_epochs: int = 1
+  rounds: int = 200
   hyperparameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def rounds_of(self, name: str, default: float) -> float:
+    """The number of rounds that the hyper-parameter `name`, a fraction of them, stands for.
+
+    Raises:
+      ValueError: the fraction is outside [0, 1].
+    """
+    fraction = self.hyperparameters.get(name, default)
+    if not 0 <= fraction <= 1:
+      raise ValueError(f'--{name}={fraction} must be from 0 to 1.')
+    return float(round(fraction * self.rounds))
 
 
 # What each client holds besides its model: name -> (dtype, default or None if required).

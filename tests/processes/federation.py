@@ -1,9 +1,13 @@
-"""Small federations for the tests of the methods, on TFF's own runtime."""
+"""Small federations for the tests of the methods, and what NumPy makes of them."""
+
+import functools
+import os
 
 import numpy as np
 import tensorflow as tf
 
 import processes
+import runtime
 from privacy.plan import ExampleLevelPrivacy, NoPrivacy
 from privacy.sampling import EveryClient
 from processes.method import BuildSpec, ExamplesSpec, Tree
@@ -82,6 +86,12 @@ def example_level(
   )
 
 
+@functools.cache
+def the_runtime():
+  """One runtime for all tests; TEST_RUNTIME=xla runs them on the other one."""
+  return runtime.create(os.environ.get('TEST_RUNTIME', 'native'))
+
+
 class Federation:
   """A method with its state, advanced round by round."""
 
@@ -92,51 +102,32 @@ class Federation:
     attributes = dict(attributes or {})
     if spec.plan.unit == 'example':
       attributes.update(spec.plan.silo_parameters())
-    states = self.method.initial_client_states(self.server, len(data['num_examples']), attributes)
-    self.clients = tf.nest.map_structure(np.array, states)
+    clients = self.method.initial_client_states(self.server, len(data['num_examples']), attributes)
+    self._placed = the_runtime().place(data)
+    self._states = the_runtime().place_states(clients)
+    self._examples = spec.examples
 
   def run(self, rounds, cohort=None):
-    """Runs rounds; returns the metrics of the last one."""
+    """Runs rounds with everybody, or with a cohort; returns the metrics of the last one."""
+    cohort = np.arange(len(self.data['num_examples'])) if cohort is None else np.asarray(cohort)
     metrics = None
-    cohort = range(len(self.data['num_examples'])) if cohort is None else cohort
     for _ in range(rounds):
-
-      def row(tree, k):
-        return tf.nest.map_structure(lambda a: a[k], tree)
-
-      self.server, clients, metrics = self.method.process.next(
-        self.server,
-        [row(self.clients, k) for k in cohort],
-        [row(self.data, k) for k in cohort],
+      self.server, metrics = the_runtime().round(
+        self.method.process.next, self.server, self._states, self._placed, cohort
       )
-      for k, client in zip(cohort, clients, strict=True):
+    self.server = the_runtime().to_numpy(self.server)
+    return the_runtime().to_numpy(metrics)
 
-        def put(array, value, k=k):
-          array[k] = value
-
-        tf.nest.map_structure(put, self.clients, client)
-    return metrics
+  @property
+  def clients(self):
+    """The clients' states, leaves [K, ...]."""
+    return self._states.to_numpy()
 
   def evaluate(self, which='personal'):
     """Sums of the evaluation on the training data, per client."""
     computation = self.method.build_evaluation(which, self._examples)
-    rows = range(len(self.data['num_examples']))
-
-    def row(tree, k):
-      return tf.nest.map_structure(lambda a: a[k], tree)
-
-    clients = [row(self.clients, k) if which == 'personal' else Tree() for k in rows]
-    result = computation(self.server, clients, [row(self.data, k) for k in rows])
-    return tf.nest.map_structure(lambda *values: np.stack(values), *result)
-
-  @property
-  def _examples(self):
-    return ExamplesSpec(
-      x_shape=self.data['x'].shape[1:],
-      x_dtype=self.data['x'].dtype,
-      y_shape=self.data['y'].shape[1:],
-      y_dtype=self.data['y'].dtype,
-    )
+    states = self._states if which == 'personal' else None
+    return the_runtime().evaluate(computation, self.server, states, self._placed)
 
 
 def assert_trees_equal(a, b, **tolerance):

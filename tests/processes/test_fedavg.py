@@ -2,13 +2,13 @@
 
 import math
 
-import federation
 import numpy as np
 import pytest
 from scipy import stats
 
 from privacy.plan import ClientLevelPrivacy, FixedClipping
 from privacy.sampling import EveryClient
+from tests.processes import federation
 
 RATE = {'client_learning_rate': 0.1}
 

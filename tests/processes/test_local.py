@@ -1,10 +1,10 @@
 """Local training: every client by itself."""
 
-import federation
 import numpy as np
 import pytest
 
 from privacy.plan import ClientLevelPrivacy, FixedClipping
+from tests.processes import federation
 
 RATE = {'client_learning_rate': 0.1}
 

@@ -1,6 +1,5 @@
 """SGD and DP-SGD of one client: golden numbers, statistics, sensitivity."""
 
-import federation
 import hypothesis
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from processes import local_training, trees
 from processes.method import Tree
 from runtime import random_streams
 from runtime.random_streams import Stream
+from tests.processes import federation
 from tff_models import build_model
 
 

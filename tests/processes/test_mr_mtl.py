@@ -1,8 +1,9 @@
 """MR-MTL against algorithm A1 and equation 18 of the cross-silo paper."""
 
-import federation
 import numpy as np
 import pytest
+
+from tests.processes import federation
 
 RATE = {'client_learning_rate': 0.1}
 
