@@ -37,9 +37,13 @@ def run(proto: Any, argument: Any) -> Any:
     _bind(tensorflow.parameter, argument, feeds)
   results = _tensor_names(tensorflow.result)
 
-  _run_initializer_first(graph_def, tensorflow.initialize_op)
+  needed = _ancestors(graph_def, results)
+  if tensorflow.initialize_op:
+    _run_initializer_first(graph_def, tensorflow.initialize_op)
+    needed |= _ancestors(graph_def, [tensorflow.initialize_op])
+  fed = {name.split(':')[0] for name in (*feeds, tensorflow.session_token_tensor_name)}
+  _keep(graph_def, needed, fed)
   _rebuild_library(graph_def)
-  _remove_placeholders(graph_def, {*feeds, tensorflow.session_token_tensor_name})
   used = {name.lstrip('^').split(':')[0] for node in graph_def.node for name in node.input}
   fetches = [name for name in results if name not in feeds]
   fetched = {}
@@ -84,33 +88,38 @@ def _unbind(binding, tensors: Iterator[tf.Tensor]) -> Any:
   return next(tensors)
 
 
+def _ancestors(graph_def, names) -> set[str]:
+  """The nodes that some nodes depend on, and these."""
+  nodes = {node.name: node for node in graph_def.node}
+  found = set()
+  pending = list(names)
+  while pending:
+    name = pending.pop().lstrip('^').split(':')[0]
+    if name not in found:
+      found.add(name)
+      pending += nodes[name].input
+  return found
+
+
 def _run_initializer_first(graph_def, initializer: str) -> None:
   """Makes everything wait for the initialisation of the graph's variables and tables."""
-  if not initializer:
-    return
-  nodes = {node.name: node for node in graph_def.node}
-  before = set()
-  pending = [initializer]
-  while pending:
-    name = pending.pop()
-    if name not in before:
-      before.add(name)
-      pending += [i.lstrip('^').split(':')[0] for i in nodes[name].input]
+  before = _ancestors(graph_def, [initializer])
   for node in graph_def.node:
     if node.name not in before and node.op not in ('Placeholder', 'Const'):
       node.input.append(f'^{initializer}')
 
 
-def _remove_placeholders(graph_def, tensor_names: set[str]) -> None:
-  names = {name.split(':')[0] for name in tensor_names if name}
-  kept = [n for n in graph_def.node if not (n.op == 'Placeholder' and n.name in names)]
-  for node in kept:
-    controls = [i for i in node.input if i.startswith('^') and i[1:] in names]
-    for control in controls:
+def _keep(graph_def, needed: set[str], fed: set[str]) -> None:
+  """Drops the nodes that are not needed, and the placeholders that are fed."""
+  nodes = [n for n in graph_def.node if n.name in needed]
+  dropped = {n.name for n in nodes if n.op == 'Placeholder' and n.name in fed}
+  kept = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
+  kept.node.extend(n for n in nodes if n.name not in dropped)
+  for node in kept.node:
+    node.attr.pop('_class', None)  # Colocation with nodes that may be gone.
+    for control in [i for i in node.input if i.startswith('^') and i[1:] in dropped]:
       node.input.remove(control)
-  nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
-  nodes.node.extend(kept)
-  graph_def.CopyFrom(nodes)
+  graph_def.CopyFrom(kept)
 
 
 def _callees(nodes, names) -> set[str]:

@@ -16,6 +16,7 @@ the whole cohort only if a later stage or the result asks for it.
 import collections
 import dataclasses
 import enum
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,9 +118,11 @@ class Program:
         later |= node.inputs
     return [n for n in self.select(Kind.CLIENTS, stage) if n.name in later]
 
-  @property
+  @functools.cached_property
   def is_static(self) -> bool:
-    """Whether all values are numeric tensors of known shapes, as XLA needs."""
+    """Whether XLA can compile it: numeric tensors of known shapes, and no variables."""
+    if any(_has_variables(block) for block in (self.result, *(n.block for n in self.nodes))):
+      return False
     types = [self.result_type, *(n.type for n in self.nodes)]
     types += [self.parameter_type] if self.parameter_type is not None else []
     return all(trees.is_static(part) for t in types for part in placed_parts(t))
@@ -133,7 +136,7 @@ def build(computation: Any) -> Program:
   """
   block = computation.to_building_block()
   if not isinstance(block, bb.Lambda):
-    block = bb.Lambda(None, None, bb.Call(block) if _is_function(block) else block)
+    block = _as_lambda(block)
   flat = transformations.to_call_dominant(block)
   body = flat.result
   calls, result = (body.locals, body.result) if isinstance(body, bb.Block) else ([], body)
@@ -152,8 +155,11 @@ def build(computation: Any) -> Program:
   )
 
 
-def _is_function(block) -> bool:
-  return isinstance(block.type_signature, computation_types.FunctionType)
+def _as_lambda(block) -> bb.Lambda:
+  parameter = block.type_signature.parameter
+  if parameter is None:
+    return bb.Lambda(None, None, bb.Call(block))
+  return bb.Lambda('argument', parameter, bb.Call(block, bb.Reference('argument', parameter)))
 
 
 def _node(name, block, nodes, parameter_name) -> Node:
@@ -189,6 +195,13 @@ def _needed(nodes, result) -> Iterator[Node]:
       needed.add(name)
       pending.extend(nodes[name].inputs)
   return (node for name, node in nodes.items() if name in needed)
+
+
+def _has_variables(block: bb.ComputationBuildingBlock) -> bool:
+  """Whether a graph inside a block creates variables or tables, which it then initialises."""
+  if isinstance(block, bb.CompiledComputation):
+    return bool(block.proto.tensorflow.initialize_op)
+  return any(_has_variables(child) for child in block.children())
 
 
 def free_names(block: bb.ComputationBuildingBlock) -> list[str]:
