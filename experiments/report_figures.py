@@ -1,0 +1,387 @@
+"""The figures of a report. Each gives its data beside the drawing.
+
+Colours are Okabe and Ito's, lines differ in marker and dash as well, and ordered values
+have colours of rising lightness, so that all figures can be read without colour.
+"""
+
+import dataclasses
+import itertools
+import math
+import pathlib
+from collections.abc import Callable, Iterator
+
+import matplotlib
+import pandas as pd
+from matplotlib import figure, ticker
+
+from experiments import figures, files, sweep_table
+from experiments.metrics import EVERYONE
+from experiments.report_data import ReportData, symbol, text
+
+DASHES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 3)))
+_MOST_LINES = len(figures.COLOURS)
+_MOST_BOXES = 12
+_WORDS = {'accuracy': 'test accuracy', 'mse': 'test mean squared error'}
+_END_LINES = {'local': ('#555555', '--'), 'fedavg': ('#000000', ':')}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawing:
+  """One figure.
+
+  Attributes:
+    name: of its files.
+    title: what it shows.
+    caption: how to read it, and how what it shows was chosen.
+    drawing: the figure.
+    data: what was drawn.
+  """
+
+  name: str
+  title: str
+  caption: str
+  drawing: figure.Figure
+  data: pd.DataFrame
+
+  def save(self, folder: pathlib.Path) -> list[pathlib.Path]:
+    """Writes PNG, SVG and CSV."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with matplotlib.rc_context(figures.STYLE):
+      written = figures.save(self.drawing, folder / self.name)
+    with files.writing_atomically(folder / f'{self.name}.csv') as temporary:
+      self.data.to_csv(temporary, index=False)
+    return [*written, folder / f'{self.name}.csv']
+
+
+def draw_all(data: ReportData) -> list[Drawing]:
+  """All figures for which the runs have something to show."""
+  with matplotlib.rc_context(figures.STYLE):
+    drawn = [f(data) for f in _FIGURES]
+  return [d for d in drawn if d is not None]
+
+
+def learning_curves(data: ReportData) -> Drawing | None:
+  """The metric against rounds, a line for each setting, a band over its seeds."""
+  frame = data.curves
+  frame = frame[(frame['metric'] == data.main_metric) & (frame['group'] == EVERYONE)]
+  if frame['round'].nunique() < 2:
+    return None
+  curves = data.over_seeds(frame, 'setting', 'round').sort_values('round', kind='stable')
+  names = list(dict.fromkeys(data.labels))
+  names = [n for n in names if n in set(curves['setting'])]
+  rows = 1 if len(names) <= _MOST_LINES else -(-len(names) // _MOST_LINES)
+  drawing = figure.Figure(figsize=(7.4, 3.6 * rows), layout='constrained')
+  panels = drawing.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+  for index, axes in enumerate(panels):
+    part = names[index * _MOST_LINES : (index + 1) * _MOST_LINES]
+    for (colour, marker, dash), name in zip(_styles(), part, strict=False):
+      own = curves[curves['setting'] == name]
+      axes.plot(
+        own['round'], own['mean'], color=colour, linestyle=dash, linewidth=1.6, label=name,
+        marker=marker, markersize=4, markevery=max(1, len(own) // 8),
+      )  # fmt: skip
+      if own['seeds'].max() > 1:
+        low, high = own['mean'] - own['std'], own['mean'] + own['std']
+        axes.fill_between(own['round'], low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.set_ylabel(_WORDS[data.metric])
+    axes.legend(loc='center left', bbox_to_anchor=(1.01, 0.5), fontsize=8)
+  panels[-1].set_xlabel('communication rounds')
+  panels[-1].xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+  _fit(panels[0], curves)
+  return Drawing(
+    name='learning_curves',
+    title='Learning curves',
+    caption='Mean over the seeds; the band is one standard deviation over them to either side.',
+    drawing=drawing,
+    data=curves,
+  )
+
+
+def privacy_utility(data: ReportData) -> Drawing | None:
+  """The metric against epsilon, a line for each method, its best setting at each point."""
+  last = _pooled(data)
+  last = last[last['epsilon'].notna()]
+  private = last[last['epsilon'].map(math.isfinite)]
+  # Budgets that were asked for are equal; what was spent differs in the last digits.
+  asked = private.get('target_epsilon', private['epsilon']).fillna(private['epsilon'])
+  private = private.assign(budget=asked.round(4))
+  if private['budget'].nunique() < 2:
+    return None
+  chosen, caption = _best_settings(data, private, ['method', 'budget'])
+  drawing, axes = _axes()
+  for (colour, marker, dash), (method, own) in zip(
+    _styles(), chosen.groupby('method', sort=False), strict=False
+  ):
+    own = own.sort_values('budget')
+    axes.errorbar(
+      own['budget'], own['mean'], yerr=own['std'], color=colour, marker=marker, linestyle=dash,
+      linewidth=1.6, markersize=5, capsize=2, elinewidth=0.9, label=method,
+    )  # fmt: skip
+  public = last[last['epsilon'] == math.inf]
+  if len(public):
+    free, _ = _best_settings(data, public, ['method'])
+    for row in free.itertuples():
+      axes.axhline(row.mean, color='#777777', linewidth=1, linestyle=':')
+      axes.annotate(
+        f'{row.method} without privacy', (1, row.mean), xycoords=('axes fraction', 'data'),
+        ha='right', va='bottom', fontsize=8, color='#444444',
+      )  # fmt: skip
+  axes.set_xscale('log')
+  budgets = sorted(private['budget'].unique())
+  axes.set_xticks(budgets, [f'{b:g}' for b in budgets])
+  axes.xaxis.set_minor_locator(ticker.NullLocator())
+  axes.set_xlabel('epsilon (log scale; less is more private)')
+  axes.set_ylabel(_WORDS[data.metric])
+  axes.legend()
+  return Drawing(
+    name='privacy_utility',
+    title='Privacy and utility',
+    caption=f'Mean and one standard deviation over the seeds. {caption}',
+    drawing=drawing,
+    data=chosen,
+  )
+
+
+def against_lambda(data: ReportData) -> Drawing | None:
+  """The metric against the strength of personalisation, local and FedAvg as end lines."""
+  last = _pooled(data)
+  strengths = [n for n in data.setting_names if 'lambda' in n and last[n].nunique() > 1]
+  if not strengths:
+    return None
+  name = strengths[0]
+  budget = 'target_epsilon' if 'target_epsilon' in last else 'privacy'
+  swept = last[last[name].notna()]
+  chosen, caption = _best_settings(data, swept, ['method', budget, name])
+  ends = last[last['method'].isin(_END_LINES)]
+  end_values, _ = (
+    _best_settings(data, ends, ['method', budget]) if len(ends) else (pd.DataFrame(), '')
+  )
+  budgets = list(dict.fromkeys(chosen[budget]))
+  columns = min(3, len(budgets))
+  rows = -(-len(budgets) // columns)
+  drawing = figure.Figure(figsize=(max(6.4, 3.3 * columns), 3.4 * rows), layout='constrained')
+  panels = drawing.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+  for axes, value in zip(panels, budgets, strict=False):
+    here = chosen[_equals(chosen[budget], value)]
+    for (colour, marker, dash), (method, own) in zip(
+      _styles(), here.groupby('method', sort=False), strict=False
+    ):
+      own = own.sort_values(name)
+      axes.errorbar(
+        own[name], own['mean'], yerr=own['std'], color=colour, marker=marker, linestyle=dash,
+        linewidth=1.6, markersize=4, capsize=2, elinewidth=0.9, label=method,
+      )  # fmt: skip
+    if len(end_values):
+      for row in end_values[_equals(end_values[budget], value)].itertuples():
+        colour, dash = _END_LINES[row.method]
+        axes.axhline(row.mean, color=colour, linestyle=dash, linewidth=1.3, label=row.method)
+    positive = chosen.loc[chosen[name] > 0, name]
+    axes.set_xscale('symlog', linthresh=float(positive.min()) if len(positive) else 1.0)
+    words = f'epsilon {text(value)}' if budget == 'target_epsilon' else f'privacy: {value}'
+    axes.set_title(words if value == value else 'no target epsilon', fontsize=10, loc='left')
+  for axes in panels[len(budgets) :]:
+    axes.set_visible(False)
+  for axes in panels[:: columns or 1]:
+    axes.set_ylabel(_WORDS[data.metric])
+  for axes in panels[max(0, len(budgets) - columns) : len(budgets)]:
+    axes.set_xlabel(symbol(name))
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
+  panels[0].legend(fontsize=8)
+  return Drawing(
+    name='lambda',
+    title=f'Between local training and federated averaging: {symbol(name)}',
+    caption=(
+      'lambda = 0 is local training, a large lambda goes towards one common model. The lines '
+      f'across are local training and FedAvg where they were run. {caption}'
+    ),
+    drawing=drawing,
+    data=chosen,
+  )
+
+
+def client_distributions(data: ReportData) -> Drawing | None:
+  """How the metric is spread over clients, a box for each setting."""
+  frame = data.clients
+  frame = frame[frame['metric'] == data.main_metric]
+  if frame.empty:
+    return None
+  # A client's mean over the seeds: seeds move its split.
+  own = frame.groupby(['setting', 'client'], sort=False)['value'].mean().reset_index()
+  names = list(dict.fromkeys(own['setting']))
+  shown = names[:_MOST_BOXES]
+  drawing = figure.Figure(figsize=(7.4, 1.3 + 0.42 * len(shown)), layout='constrained')
+  axes = drawing.subplots()
+  values = [own.loc[own['setting'] == n, 'value'].dropna() for n in shown]
+  boxes = axes.boxplot(
+    values, vert=False, widths=0.62, patch_artist=True, showmeans=True,
+    flierprops=dict(marker='.', markersize=3, markeredgecolor='#777777'),
+    meanprops=dict(marker='D', markersize=4, markerfacecolor='white', markeredgecolor='black'),
+    medianprops=dict(color='black', linewidth=1.2),
+  )  # fmt: skip
+  for box in boxes['boxes']:
+    box.set(facecolor='#cfe2f3', edgecolor='#0072B2')
+  axes.set_yticks(range(1, len(shown) + 1), shown, fontsize=8)
+  axes.invert_yaxis()
+  if data.metric == 'mse' and max(v.max() for v in values) > 20 * max(v.median() for v in values):
+    axes.set_xscale('log')
+  axes.set_xlabel(f"{_WORDS[data.metric]} of each client's own model")
+  more = f' The first {len(shown)} of {len(names)} settings.' if len(names) > len(shown) else ''
+  return Drawing(
+    name='clients',
+    title='The clients one by one',
+    caption=(
+      'Boxes hold the middle half of the clients, whiskers reach 1.5 boxes further, the diamond '
+      f"is the mean; a client's value is its mean over the seeds.{more}"
+    ),
+    drawing=drawing,
+    data=own,
+  )
+
+
+def gains(data: ReportData) -> Drawing | None:
+  """Who gains and who loses: each client's difference to a reference."""
+  frame = data.clients
+  frame = frame[frame['metric'].isin([data.main_metric, f'test_global_{data.metric}'])]
+  methods = {label: run.config.method for label, run in zip(data.labels, data.runs, strict=True)}
+  sign = 1.0 if sweep_table.is_better_high(data.metric) else -1.0
+  value = frame.groupby(['setting', 'metric', 'client'], sort=False)['value'].mean()
+  pairs: list[tuple[str, pd.Series]] = []
+  local = next((label for label, method in methods.items() if method == 'local'), None)
+  for name in dict.fromkeys(frame['setting']):
+    own = value[name].get(data.main_metric) if name in value else None
+    if own is None:
+      continue
+    if local and local != name and local in value:
+      pairs.append((f'{name}, against {local}', sign * (own - value[local][data.main_metric])))
+    elif not local and f'test_global_{data.metric}' in value[name]:
+      other = value[name][f'test_global_{data.metric}']
+      pairs.append((f'{name}: own model against the global one', sign * (own - other)))
+  pairs = [(words, difference.dropna().sort_values()) for words, difference in pairs][:6]
+  if not pairs:
+    return None
+  columns = min(2, len(pairs))
+  rows = -(-len(pairs) // columns)
+  drawing = figure.Figure(figsize=(3.9 * columns + 0.4, 2.5 * rows), layout='constrained')
+  panels = drawing.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+  for axes, (words, difference) in zip(panels, pairs, strict=False):
+    numbers, better = difference.to_numpy(), difference.to_numpy() > 0
+    at = range(len(numbers))
+    axes.bar(at, numbers, width=1.0, color=[_GAIN if b else _LOSS for b in better])
+    axes.axhline(0, color='black', linewidth=0.8)
+    axes.set_title(words, fontsize=8, loc='left', wrap=True)
+    axes.text(0.98, 0.05, f'{better.mean():.0%} gain', transform=axes.transAxes, ha='right',
+              fontsize=9)  # fmt: skip
+    axes.set_xticks([])
+  for axes in panels[len(pairs) :]:
+    axes.set_visible(False)
+  for axes in panels[::columns]:
+    axes.set_ylabel('gain' if sign > 0 else 'decrease of the error', fontsize=9)
+  table = pd.concat([d.rename('gain').reset_index().assign(comparison=words) for words, d in pairs])
+  return Drawing(
+    name='gains',
+    title='Who gains and who loses',
+    caption='Every bar is a client, sorted: above zero (blue) it is better off, below (orange) '
+    'worse.',
+    drawing=drawing,
+    data=table,
+  )
+
+
+def groups(data: ReportData) -> Drawing | None:
+  """The clients' groups beside each other, such as private and opted-out ones."""
+  last = data.last[data.last['group'] != EVERYONE]
+  wanted = {
+    f'test_global_{data.metric}_mean': 'global model',
+    f'test_{data.metric}_mean': 'own model',
+  }
+  last = last[last['metric'].isin(wanted)]
+  if last['group'].nunique() < 2:
+    return None
+  frame = data.over_seeds(last, 'setting', 'group', 'metric')
+  names = list(dict.fromkeys(frame['setting']))[:_MOST_BOXES]
+  metrics = [m for m in wanted if m in set(frame['metric'])]
+  drawing = figure.Figure(
+    figsize=(3.6 * len(metrics) + 2.2, 1.4 + 0.42 * len(names)), layout='constrained'
+  )
+  panels = drawing.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
+  for axes, metric in zip(panels, metrics, strict=True):
+    for (colour, marker, _), (group, own) in zip(
+      _styles(), frame[frame['metric'] == metric].groupby('group', sort=False), strict=False
+    ):
+      own = own[own['setting'].isin(names)]
+      axes.errorbar(
+        own['mean'], [names.index(n) for n in own['setting']], xerr=own['std'], color=colour,
+        marker=marker, linestyle='none', markersize=6, capsize=2, label=group.replace('_', ' '),
+      )  # fmt: skip
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_xlabel(f'{_WORDS[data.metric]}, {wanted[metric]}')
+  panels[0].invert_yaxis()
+  panels[-1].legend(fontsize=8)
+  return Drawing(
+    name='groups',
+    title='Groups of clients',
+    caption='Mean over the clients of a group; the bar is one standard deviation over the seeds.',
+    drawing=drawing,
+    data=frame,
+  )
+
+
+_GAIN, _LOSS = '#0072B2', '#D55E00'
+_FIGURES: tuple[Callable[[ReportData], Drawing | None], ...] = (
+  learning_curves, privacy_utility, against_lambda, groups, client_distributions, gains,
+)  # fmt: skip
+
+
+def _axes():
+  drawing = figure.Figure(figsize=(6.4, 4.0), layout='constrained')
+  return drawing, drawing.subplots()
+
+
+def _styles() -> Iterator[tuple]:
+  return zip(itertools.cycle(figures.COLOURS), itertools.cycle(figures.MARKERS),
+             itertools.cycle(DASHES))  # fmt: skip
+
+
+def _fit(axes, curves: pd.DataFrame) -> None:
+  """Keeps one run that has diverged from flattening all others."""
+  top, low = curves['mean'].quantile(0.98), curves['mean'].min()
+  if math.isfinite(top) and curves['mean'].max() > low + 5 * (top - low) > low:
+    axes.set_ylim(top=top + 0.2 * (top - low))
+
+
+def _pooled(data: ReportData) -> pd.DataFrame:
+  """The last value of the main metric of all runs, over all clients."""
+  last = data.last
+  return last[(last['metric'] == data.main_metric) & (last['group'] == EVERYONE)]
+
+
+def _equals(column: pd.Series, value) -> pd.Series:
+  return column.isna() if value != value or value is None else column == value
+
+
+def _best_settings(
+  data: ReportData, frame: pd.DataFrame, keys: list[str]
+) -> tuple[pd.DataFrame, str]:
+  """For each combination of the keys the best setting, and the words on how it was chosen."""
+  scores = data.over_seeds(frame, *keys, 'setting')
+  candidates = scores.groupby(keys, dropna=False)['setting'].nunique().max()
+  if candidates == 1:
+    return scores, ''
+  validation = f'validation_{data.metric}'
+  judged = data.last[(data.last['metric'] == validation) & (data.last['group'] == EVERYONE)]
+  has_validation = set(scores['setting']) <= set(judged['setting'])
+  if has_validation:
+    judge = data.over_seeds(judged, 'setting').set_index('setting')['mean']
+    scores = scores.assign(judge=scores['setting'].map(judge))
+    words = 'At each point the best setting on validation data.'
+  else:
+    scores = scores.assign(judge=scores['mean'])
+    words = (
+      'At each point the best of up to '
+      f'{candidates} settings, CHOSEN ON TEST DATA: these values are optimistic.'
+    )
+  high = sweep_table.is_better_high(data.metric)
+  scores = scores.dropna(subset=['judge'])
+  grouped = scores.groupby(keys, dropna=False, sort=False)['judge']
+  best = grouped.idxmax() if high else grouped.idxmin()
+  return scores.loc[best].drop(columns='judge').reset_index(drop=True), words
