@@ -40,14 +40,16 @@ def load(
   file = files.get(FILE, data_dir)
   x, y, silo = _read(file.path)
   ids, rows_of = partition.rows_by_client(silo)
-  splits = []
-  for k, rows in enumerate(rows_of):
-    # The paper's program gives each silo a seed of its own.
-    parts = partition.train_test_rows(len(rows), test_fraction=test_fraction, seed=seed + k)
-    splits.append([rows[part] for part in parts])
+  # The paper's program gives each silo a seed of its own.
+  splits = [
+    partition.train_test_rows(len(rows), test_fraction=test_fraction, seed=seed + k)
+    for k, rows in enumerate(rows_of)
+  ]
   train, test = (
-    federated.ClientExamples.from_lists([x[rows] for rows in part], [y[rows] for rows in part])
-    for part in zip(*splits, strict=True)
+    federated.ClientExamples.from_rows(
+      x, y, [rows[split[part]] for rows, split in zip(rows_of, splits, strict=True)]
+    )
+    for part in (0, 1)
   )
   return federated.FederatedDataset(
     name='adni',

@@ -124,7 +124,7 @@ def _federate(
   splits = []
   for x, y in (train, test):
     rows = partition.deal_by_share(y, assignment, shares, generator=generator)
-    splits.append(federated.ClientExamples.from_lists([x[r] for r in rows], [y[r] for r in rows]))
+    splits.append(federated.ClientExamples.from_rows(x, y, rows))
   return federated.FederatedDataset(
     name=name,
     task=_TASK,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from datasets import federated, partition
+from datasets import federated
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -55,7 +55,7 @@ def from_dataframe(
     ValueError: a column that is missing, not a number or has gaps; a silo with
       fewer than two rows; a target that does not fit the task.
   """
-  from datasets import silos  # Imports TensorFlow, which `import datasets` must not.
+  from datasets import partition, silos  # With TensorFlow, which `import datasets` must not.
 
   if task not in _TASKS:
     raise ValueError(f'task is {task!r}; allowed: {", ".join(_TASKS)}.')

@@ -67,8 +67,8 @@ def load(
   return federated.FederatedDataset(
     name='digits',
     task=federated.Task(kind='classification', num_outputs=10, example_shape=(8, 8, 1)),
-    train=_take(x, y, train_rows),
-    test=_take(x, y, test_rows),
+    train=federated.ClientExamples.from_rows(x, y, train_rows),
+    test=federated.ClientExamples.from_rows(x, y, test_rows),
     server_test=(x[server_rows], y[server_rows]),
     client_ids=tuple(f'client_{k}' for k in range(num_clients)),
     x_scale=1 / 16,
@@ -76,10 +76,4 @@ def load(
     preprocessing=('Pixels are divided by 16, a public constant, which costs no privacy.',),
     checksums={'sklearn digits': hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest()},
     citation=_CITATION,
-  )
-
-
-def _take(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> federated.ClientExamples:
-  return federated.ClientExamples(
-    x=x[rows], y=y[rows], num_examples=np.full(len(rows), rows.shape[1], np.int32)
   )

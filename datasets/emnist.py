@@ -146,11 +146,11 @@ def _load(
 
 
 def _read_split(path: os.PathLike, split: str, ids: list[str]) -> federated.ClientExamples:
-  wanted = set(ids)
-  clients = {
-    id_: _parse(examples) for id_, examples in tff_sqlite.read_all(path, split) if id_ in wanted
-  }
-  xs, ys = zip(*(clients[id_] for id_ in ids), strict=True)
+  parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {id_: [] for id_ in ids}
+  for id_, examples in tff_sqlite.read_all(path, split):
+    if id_ in parts:
+      parts[id_].append(_parse(examples))
+  xs, ys = ([np.concatenate([part[k] for part in parts[id_]]) for id_ in ids] for k in (0, 1))
   return federated.ClientExamples.from_lists(xs, ys)
 
 

@@ -129,6 +129,15 @@ class ClientExamples:
       padded_y[k, : len(y)] = y
     return cls(x=padded_x, y=padded_y, num_examples=count)
 
+  @classmethod
+  def from_rows(
+    cls, x: np.ndarray, y: np.ndarray, rows: np.ndarray | Sequence[np.ndarray]
+  ) -> 'ClientExamples':
+    """Examples of one table by row numbers: [K, n] of equal clients, or one array each."""
+    if isinstance(rows, np.ndarray):
+      return cls(x=x[rows], y=y[rows], num_examples=np.full(len(rows), rows.shape[1], np.int32))
+    return cls.from_lists([x[own] for own in rows], [y[own] for own in rows])
+
   @property
   def num_clients(self) -> int:
     return self.x.shape[0]

@@ -11,7 +11,6 @@ import os
 import numpy as np
 
 from datasets import emnist, federated, files, partition
-from runtime import random_streams
 
 FILE = files.DataFile(
   name='femnist_pmtl_test_206writers.npz',
@@ -35,18 +34,8 @@ def load(
   with np.load(file.path) as arrays:
     x, y = arrays['x'][..., None], arrays['y'].astype(np.int32)
     ids, rows_of = partition.rows_by_client(arrays['writer'])
-  splits = [
-    partition.random_split(
-      rows,
-      test_fraction=test_fraction,
-      generator=random_streams.host_generator(seed, random_streams.Stream.SPLIT, id_),
-    )
-    for id_, rows in zip(ids, rows_of, strict=True)
-  ]
-  train, test = (
-    federated.ClientExamples.from_lists([x[rows] for rows in part], [y[rows] for rows in part])
-    for part in zip(*splits, strict=True)
-  )
+  splits = partition.random_splits(ids, rows_of, test_fraction=test_fraction, seed=seed)
+  train, test = (federated.ClientExamples.from_rows(x, y, rows) for rows in splits)
   scale, offset = emnist.pixel_scale(background)
   return federated.FederatedDataset(
     name='femnist_sample',

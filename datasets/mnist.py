@@ -69,13 +69,6 @@ def read(data_dir: str | os.PathLike | None) -> Mnist:
   )
 
 
-def take(x: np.ndarray, y: np.ndarray, rows: np.ndarray) -> federated.ClientExamples:
-  """Equal clients from row numbers [K, n]."""
-  return federated.ClientExamples(
-    x=x[rows], y=y[rows], num_examples=np.full(len(rows), rows.shape[1], np.int32)
-  )
-
-
 def load(
   *,
   seed: int,
@@ -112,8 +105,8 @@ def load(
   return federated.FederatedDataset(
     name='mnist',
     task=TASK,
-    train=take(data.train_x, data.train_y, train_rows),
-    test=take(data.test_x, data.test_y, test_rows),
+    train=federated.ClientExamples.from_rows(data.train_x, data.train_y, train_rows),
+    test=federated.ClientExamples.from_rows(data.test_x, data.test_y, test_rows),
     server_test=data.server_test,
     client_ids=tuple(f'client_{k}' for k in range(num_clients)),
     x_scale=PIXEL_SCALE,

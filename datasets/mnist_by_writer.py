@@ -13,7 +13,6 @@ import os
 import numpy as np
 
 from datasets import federated, files, mnist, partition
-from runtime import random_streams
 
 WRITERS_FILE = files.DataFile(
   name='mnist_writer_ids.npz',
@@ -50,18 +49,10 @@ def load(
   part = np.arange(len(y)) >= len(data.train_y)
   chosen = np.flatnonzero({'train': ~part, 'test': part}.get(writers, part | ~part))
   ids, rows_of = partition.rows_by_client(writer[chosen])
-  splits = [
-    partition.random_split(
-      chosen[rows],
-      test_fraction=test_fraction,
-      generator=random_streams.host_generator(seed, random_streams.Stream.SPLIT, id_),
-    )
-    for id_, rows in zip(ids, rows_of, strict=True)
-  ]
-  train, test = (
-    federated.ClientExamples.from_lists([x[rows] for rows in part], [y[rows] for rows in part])
-    for part in zip(*splits, strict=True)
+  splits = partition.random_splits(
+    ids, [chosen[rows] for rows in rows_of], test_fraction=test_fraction, seed=seed
   )
+  train, test = (federated.ClientExamples.from_rows(x, y, rows) for rows in splits)
   return federated.FederatedDataset(
     name='mnist_by_writer',
     task=mnist.TASK,

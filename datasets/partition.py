@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from runtime import random_streams
+
 
 def train_test_rows(
   num_rows: int, *, test_fraction: float, seed: int
@@ -42,6 +44,27 @@ def random_split(
   num_test = min(max(1, round(test_fraction * len(rows))), len(rows) - 1)
   order = generator.permutation(rows)
   return np.sort(order[num_test:]), np.sort(order[:num_test])
+
+
+def random_splits(
+  ids: np.ndarray, rows_of: Sequence[np.ndarray], *, test_fraction: float, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+  """`random_split` of each client, by random numbers of its own.
+
+  A client's split depends on the seed and its id alone, not on who else is there.
+
+  Returns:
+    The training rows of each client, and the test rows of each.
+  """
+  pairs = [
+    random_split(
+      rows,
+      test_fraction=test_fraction,
+      generator=random_streams.host_generator(seed, random_streams.Stream.SPLIT, id_),
+    )
+    for id_, rows in zip(ids, rows_of, strict=True)
+  ]
+  return [train for train, _ in pairs], [test for _, test in pairs]
 
 
 def check_test_fraction(test_fraction: float) -> None:

@@ -45,12 +45,14 @@ def read_client(
 
 
 def read_all(path: str | os.PathLike, split: str) -> Iterator[tuple[str, list[bytes]]]:
-  """Every client of a split with its serialised examples, in one pass of the file."""
+  """Every client of a split with its serialised examples, in one pass of the file.
+
+  Nothing is sorted, since these files are larger than memory: a client whose rows
+  do not lie together comes several times, its examples in their order.
+  """
   with _connection(path) as connection:
     rows = connection.execute(
-      'SELECT client_id, serialized_example_proto FROM examples WHERE split_name = ?'
-      ' ORDER BY client_id, rowid',
-      (split,),
+      'SELECT client_id, serialized_example_proto FROM examples WHERE split_name = ?', (split,)
     )
     for client_id, group in itertools.groupby(rows, key=lambda row: row[0]):
       yield client_id, [row[1] for row in group]

@@ -1,3 +1,6 @@
+import contextlib
+import sqlite3
+
 import numpy as np
 import pytest
 
@@ -54,6 +57,26 @@ def test_femnist_by_cohort_is_femnist_in_memory(emnist_dir):
     np.testing.assert_array_equal(found.x, expected.x)
     np.testing.assert_array_equal(found.y, expected.y)
     np.testing.assert_array_equal(found.num_examples, expected.num_examples)
+
+
+def test_clients_whose_rows_do_not_lie_together(emnist_dir, splits):
+  path = emnist_dir / 'emnist_all.sqlite'
+  with contextlib.closing(sqlite3.connect(path)) as connection:
+    connection.execute(
+      'INSERT INTO examples SELECT split_name, client_id, serialized_example_proto FROM examples'
+      " WHERE client_id = 'f1' AND split_name = 'all_train' LIMIT 1"
+    )
+    connection.execute(
+      "UPDATE client_metadata SET num_examples = 7 WHERE client_id = 'f1'"
+      " AND split_name = 'all_train'"
+    )
+    connection.commit()
+  for loading in ('memory', 'cohort'):
+    train = datasets.load_dataset(
+      'femnist', seed=0, data_dir=emnist_dir, loading=loading
+    ).train.load(np.array([0]))
+    labels = splits['all_train']['f1']['label']
+    np.testing.assert_array_equal(train.y[0], [*labels, labels[0]])
 
 
 def test_picking_clients(emnist_dir):

@@ -32,6 +32,15 @@ def test_from_lists_pads_with_zeros():
   assert x.shape == (5, 4) and y.shape == (5,)
 
 
+def test_from_rows():
+  x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.arange(6, dtype=np.int32)
+  equal = federated.ClientExamples.from_rows(x, y, np.array([[5, 0], [1, 2]]))
+  np.testing.assert_array_equal(equal.y, [[5, 0], [1, 2]])
+  ragged = federated.ClientExamples.from_rows(x, y, [np.array([5]), np.array([1, 2])])
+  np.testing.assert_array_equal(ragged.y, [[5, 0], [1, 2]])
+  np.testing.assert_array_equal(ragged.num_examples, [1, 2])
+
+
 def test_arrays_are_read_only_and_the_callers_are_not():
   x = np.zeros((1, 2, 3), np.float32)
   examples = federated.ClientExamples(

@@ -43,6 +43,15 @@ def test_random_split():
     partition.random_split(rows[:1], test_fraction=0.4, generator=_generator())
 
 
+def test_a_clients_split_does_not_depend_on_the_others():
+  rows = [np.arange(10), np.arange(10, 30)]
+  train, test = partition.random_splits(np.array([3, 8]), rows, test_fraction=0.2, seed=0)
+  alone = partition.random_splits(np.array([8]), rows[1:], test_fraction=0.2, seed=0)
+  np.testing.assert_array_equal(train[1], alone[0][0])
+  np.testing.assert_array_equal(test[1], alone[1][0])
+  assert [len(t) for t in test] == [2, 4]
+
+
 def test_keep_density():
   rows = np.arange(100, 200)
   kept = partition.keep_density(rows, density=0.25, generator=_generator())
