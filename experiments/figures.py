@@ -63,7 +63,7 @@ def draw_run(
       panels[1].set_ylim(bottom=0)
       panels[1].set_ylabel('epsilon' + (f' (delta {delta:g})' if delta else ''))
     panels[-1].set_xlabel('communication rounds')
-    panels[-1].xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    panels[-1].xaxis.set_major_locator(ticker.MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
     folder.mkdir(exist_ok=True)
     return save(drawing, folder / 'learning_curve')
 
@@ -83,16 +83,15 @@ def _draw_metric(axes, table: MetricTable, metric: str) -> None:
 def _curves(table: MetricTable, metric: str) -> Mapping[str, str]:
   """'group/name' -> label of every curve of the main metric that the table has."""
   wanted = {
-    f'test_{metric}': 'test, pooled over clients',
-    f'test_{metric}_mean': 'test, mean of the clients',
-    f'test_global_{metric}': 'test, global model',
+    f'test_{metric}': "clients' test examples",
+    f'test_global_{metric}': "clients' test examples, global model",
     f'server_test_{metric}': "server's test set",
   }
   present = table.latest()
   curves = {f'{EVERYONE}/{name}': label for name, label in wanted.items() if name in present}
   for group in table.groups():
     if group != EVERYONE:
-      curves[f'{group}/test_{metric}'] = f'test, {group.replace("_", " ")}'
+      curves[f'{group}/test_{metric}'] = f'test examples of {group.replace("_", " ")}'
   return curves
 
 

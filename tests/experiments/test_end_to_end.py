@@ -1,0 +1,201 @@
+"""From flags to results with the real parts, in this process and in killed ones."""
+
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+from absl.testing import flagsaver
+
+from experiments import cli
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SMALL = ['--dataset=digits', '--dataset_option=num_clients=10', '--batch_size=16', '--rounds=6']
+DP_FEDAVG = [
+  *SMALL, '--method=dp_fedavg', '--noise_multiplier=0.3', '--delta=1e-2',
+  '--cohort_sampling_rate=0.6', '--client_learning_rate=0.5', '--eval_every=3',
+  '--checkpoint_every=2',
+]  # fmt: skip
+MR_MTL = [
+  *SMALL, '--method=mr_mtl', '--privacy=example', '--target_epsilon=8', '--delta=1e-2',
+  '--eval_every=2', '--checkpoint_every=1',
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def fresh_flags():
+  with flagsaver.flagsaver():
+    yield
+
+
+def run(*arguments):
+  return cli.main(['run_experiment.py', *arguments])
+
+
+def spawn(*arguments):
+  command = [sys.executable, str(ROOT / 'run_experiment.py'), *arguments]
+  environment = {**os.environ, 'CUDA_VISIBLE_DEVICES': ''}
+  return subprocess.Popen(
+    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+  )
+
+
+def load(folder):
+  summary = json.loads((folder / 'summary.json').read_text())
+  privacy = json.loads((folder / 'privacy.json').read_text())
+  for name in ('seconds_per_round', 'compile_seconds', 'peak_memory_bytes'):
+    assert summary.pop(name) >= 0
+  return pd.read_parquet(folder / 'metrics.parquet'), summary, privacy
+
+
+def assert_same(folder, reference):
+  for mine, other in zip(load(folder), load(reference), strict=True):
+    if isinstance(mine, pd.DataFrame):
+      pd.testing.assert_frame_equal(mine, other, check_exact=True)
+    else:
+      assert mine == other
+
+
+def test_dp_fedavg_and_its_resume(tmp_path, capsys, monkeypatch):
+  assert run(*DP_FEDAVG, f'--output_dir={tmp_path}/a') == 0
+  said = capsys.readouterr()
+  assert "server's test set" in said.out and 'Guarantee: epsilon' in said.out
+  assert 'Traceback' not in said.err
+  table, summary, privacy = load(tmp_path / 'a')
+  assert {'test_accuracy', 'test_accuracy_std', 'server_test_accuracy', 'clipping_norm',
+          'unclipped_fraction', 'train_loss'} <= set(summary['metrics'])  # fmt: skip
+  assert privacy['unit'] == 'client' and privacy['rounds'] == 6 and privacy['epsilon'] > 0
+  assert table.value.notna().all()
+  # Stopped in the middle by a signal, then continued: the same numbers.
+  from experiments import runner
+
+  original, rounds = runner._Loop._collect, []
+
+  def collect_then_signal(self, **keywords):
+    original(self, **keywords)
+    if self._rounds_done == 3 and not rounds:
+      rounds.append(3)
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  monkeypatch.setattr(runner._Loop, '_collect', collect_then_signal)
+  with flagsaver.flagsaver():
+    assert run(*DP_FEDAVG, f'--output_dir={tmp_path}/b') == 143
+  assert 'stopped after round 3 of 6; continue with --resume' in capsys.readouterr().err
+  with flagsaver.flagsaver():
+    assert run(*DP_FEDAVG, f'--output_dir={tmp_path}/b', '--resume') == 0
+  assert_same(tmp_path / 'b', tmp_path / 'a')
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    ['--method=fedavg'],
+    ['--method=local'],
+    ['--method=mr_mtl', '--mtl_lambda=0.5', '--weighting=examples'],
+    ['--method=local', '--privacy=example', '--noise_multiplier=1', '--delta=1e-2'],
+    ['--method=fedavg', '--privacy=example', '--noise_multiplier=1', '--delta=1e-2'],
+    ['--clients_per_round=4', '--cohort_sampling=fixed', '--server_learning_rate=0.5'],
+  ],
+  ids=' '.join,
+)
+def test_methods_run_through_flags(tmp_path, arguments):
+  assert run(*SMALL[:3], '--rounds=2', *arguments, f'--output_dir={tmp_path}/run') == 0
+  _, summary, privacy = load(tmp_path / 'run')
+  assert 0 <= summary['metrics']['test_accuracy'] <= 1
+  assert privacy['private'] == ('--privacy=example' in arguments)
+
+
+def test_silo_epsilons(tmp_path):
+  budgets = tmp_path / 'budgets.csv'
+  rows = [f'client_{k},{1 + k}' for k in range(10)]
+  budgets.write_text('\n'.join(['silo,epsilon', *rows]))
+  arguments = [a for a in MR_MTL if 'target' not in a and 'rounds' not in a]
+  flags = [*arguments, '--rounds=2', f'--silo_epsilons={budgets}']
+  assert run(*flags, f'--output_dir={tmp_path}/run') == 0
+  silos = load(tmp_path / 'run')[2]['silos']
+  assert [s['silo'] for s in silos] == [f'client_{k}' for k in range(10)]
+  for k, silo in enumerate(silos):
+    assert silo['epsilon'] == pytest.approx(1 + k, rel=1e-3) and silo['epsilon'] <= 1 + k
+
+
+@pytest.mark.parametrize(
+  'content,message',
+  [
+    ('client,eps\n', 'must have the columns silo and epsilon'),
+    ('silo,epsilon\nclient_77,1\n', "silo 'client_77' is not in the data"),
+    ('silo,epsilon\nclient_0,1\nclient_0,2\n', "line 3: silo 'client_0' is there a second time"),
+    ('silo,epsilon\nclient_0,-1\n', "line 2: epsilon is '-1'; it must be a positive number"),
+    ('silo,epsilon\nclient_0,nan\n', "epsilon is 'nan'"),
+    ('silo,epsilon\nclient_0,\n', "epsilon is ''"),
+    ('silo,epsilon\nclient_0,1\n', "no budget for 9 silos, such as 'client_1'"),
+    ('silo,epsilon,delta\nclient_0,1,x\n', "delta is 'x'"),
+    (None, 'No such file or directory'),
+  ],
+)
+def test_wrong_silo_epsilons(tmp_path, capsys, content, message):
+  path = tmp_path / 'budgets.csv'
+  if content is not None:
+    path.write_text(content)
+  arguments = [a for a in MR_MTL if 'target' not in a]
+  flags = [*arguments, f'--silo_epsilons={path}', f'--output_dir={tmp_path}/run']
+  assert run(*flags) == 2
+  said = capsys.readouterr().err.strip().splitlines()
+  assert said[-1].startswith('error: ') and message in said[-1]
+
+
+def test_an_unwritable_folder_is_one_line_at_once(capsys):
+  begin = time.monotonic()
+  assert run(*SMALL, '--output_dir=/proc/results') == 2
+  assert time.monotonic() - begin < 2.0
+  said = capsys.readouterr().err.strip().splitlines()
+  assert len(said) == 1 and said[0].startswith('error: cannot write /proc/results: ')
+
+
+def test_without_output_dir_folders_are_numbered(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  for number in (1, 2):
+    with flagsaver.flagsaver():
+      assert run(*SMALL[:3], '--rounds=1') == 0
+    assert f'Results: results/digits-fedavg-00{number}' in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('flags', [DP_FEDAVG, MR_MTL], ids=['dp_fedavg', 'mr_mtl'])
+def test_sigkill_then_resume_in_fresh_processes(tmp_path, flags):
+  flags = [*(f for f in flags if 'rounds=' not in f), '--rounds=200', '--checkpoint_every=7']
+  assert run(*flags, f'--output_dir={tmp_path}/reference') == 0
+  rng = random.Random(1)
+  folder = tmp_path / 'run'
+  for _ in range(3):
+    process = spawn(*flags, f'--output_dir={folder}', '--resume')
+    begin = time.monotonic()
+    while not list(folder.glob('metrics.parquet')) and time.monotonic() - begin < 120:
+      time.sleep(0.05)
+    time.sleep(rng.uniform(0.0, 0.5) if folder.exists() else 0.0)
+    process.kill()
+    process.communicate()
+  process = spawn(*flags, f'--output_dir={folder}', '--resume')
+  said = process.communicate(timeout=300)
+  assert process.returncode == 0, said
+  assert_same(folder, tmp_path / 'reference')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number,code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_program_with_one_line(tmp_path, number, code):
+  process = spawn(*SMALL[:3], '--rounds=1000000', '--eval_every=0', f'--output_dir={tmp_path}/run')
+  assert process.stderr is not None
+  for line in process.stderr:
+    if 'round 1 of' in line:
+      break
+  process.send_signal(number)
+  said = process.communicate(timeout=120)[1].strip().splitlines()
+  assert process.returncode == code
+  assert len(said) <= 3 and said[-1].startswith('stopped after round')
+  assert (tmp_path / 'run' / 'metrics.parquet').exists()
