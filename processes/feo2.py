@@ -53,7 +53,8 @@ def build(spec: BuildSpec) -> FederatedMethod:
   """Builds FeO2.
 
   Server state: the model and the query's state. Client state: the attribute `is_private`
-  (1 or 0) and, with the option `personalize` (default), Ditto's personal model.
+  (1 by default, 0 for the `num_opted_out` clients of the plan who opted out) and, with the
+  option `personalize` (default), Ditto's personal model.
   """
   if isinstance(spec.plan.cohorts, FixedSizeCohorts):
     raise ValueError(
@@ -110,7 +111,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
       ),
       **two_step_mean.hyperparameters,
     },
-    attributes={'is_private': (np.float32, None)},
+    attributes={'is_private': (np.float32, 1.0)},
     models={
       **({'personal': personalize.model} if personal else {}),
       'global': lambda server, client: server['model'],

@@ -281,6 +281,9 @@ def test_wrong_use_is_refused():
     small.build('feo2', _plan(cohorts=FixedSizeCohorts(small.CLIENTS, 3)), DATA)
   with pytest.raises(ValueError, match='--privacy=none is not'):
     small.build('feo2', NoPrivacy(cohorts=SAMPLING), DATA)
+
+
+def test_clients_are_private_by_default():
   method = _method()
-  with pytest.raises(ValueError, match='Clients need the attribute is_private'):
-    method.initial_client_states(method.initial_server_state(0), small.CLIENTS)
+  state = method.initial_client_states(method.initial_server_state(0), small.CLIENTS)
+  np.testing.assert_array_equal(state['attributes']['is_private'], 1.0)
