@@ -44,7 +44,7 @@ setup: .venv/.ready  ## Make the environment
 # Fast when nothing changed: the stamp is newer than the lock.
 .venv/.ready: pyproject.toml uv.lock
 	@command -v $(UV) >/dev/null 2>&1 || $(MAKE) --no-print-directory .uv/bin/uv
-	$(UV) sync --frozen --extra data --quiet
+	$(UV) sync --frozen --extra data --compile-bytecode --quiet
 	@touch $@
 
 # A machine without uv gets one of its own in .uv; pip and venv are all that it needs.
