@@ -177,6 +177,7 @@ def against_lambda(data: ReportData) -> Drawing | None:
         axes.axhline(row.mean, color=colour, linestyle=dash, linewidth=1.3, label=row.method)
     positive = chosen.loc[chosen[name] > 0, name]
     axes.set_xscale('symlog', linthresh=float(positive.min()) if len(positive) else 1.0)
+    axes.set_xticks(sorted(chosen[name].unique()), [text(v) for v in sorted(chosen[name].unique())])
     words = f'epsilon {text(value)}' if budget == 'target_epsilon' else f'privacy: {value}'
     axes.set_title(words if value == value else 'no target epsilon', fontsize=10, loc='left')
   for axes in panels[len(budgets) :]:
@@ -274,6 +275,11 @@ def gains(data: ReportData) -> Drawing | None:
     axes.set_xticks([])
   for axes in panels[len(pairs) :]:
     axes.set_visible(False)
+  # A client that is far worse off than all others would flatten them: it leaves the panel.
+  every = pd.concat([difference for _, difference in pairs])
+  low, high = every.quantile(0.02), every.quantile(0.98)
+  margin = 0.3 * (high - low)
+  panels[0].set_ylim(max(every.min(), low - margin), min(every.max(), high + margin))
   for axes in panels[::columns]:
     axes.set_ylabel('gain' if sign > 0 else 'decrease of the error', fontsize=9)
   table = pd.concat([d.rename('gain').reset_index().assign(comparison=words) for words, d in pairs])
@@ -281,7 +287,7 @@ def gains(data: ReportData) -> Drawing | None:
     name='gains',
     title='Who gains and who loses',
     caption='Every bar is a client, sorted: above zero (blue) it is better off, below (orange) '
-    'worse.',
+    'worse. Extreme bars go beyond the panel; gains.csv has them all.',
     drawing=drawing,
     data=table,
   )

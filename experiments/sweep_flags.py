@@ -7,7 +7,8 @@ from absl import flags
 VALIDATION, TEST, NOTHING = SELECT_ON = ('validation', 'test', 'nothing')
 _HELP = {
   'sweep': (
-    'A setting and its values, as name=value,value,...; all combinations are run. May be repeated.'
+    'A setting and its values, as name=value,value,... (a+b=value,... for two that are always '
+    'equal); all combinations are run. May be repeated.'
   ),
   'seeds': 'Seeds with each of which every setting is run: 0,1,2 or 0-4.',
   'workers': 'Processes on this machine over which the runs of a sweep are spread.',

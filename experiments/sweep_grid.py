@@ -31,7 +31,8 @@ class Grid:
 
   Attributes:
     base: the settings that all runs have, by name.
-    axes: the swept settings with their values.
+    axes: the swept settings with their values; `a+b` are two settings which always have
+      the same value.
     seeds: the seeds; each combination is run with each.
   """
 
@@ -60,13 +61,9 @@ class Grid:
         raise ValueError(f'--sweep={text} must have the form name=value,value,....')
       if name in axes:
         raise ValueError(f'--sweep={text} gives {name} a second time.')
-      if name == 'seed':
-        raise ValueError(f'--sweep={text}: give the seeds as --seeds={values}.')
-      if name not in settings() or name in _NOT_SWEPT:
-        raise ValueError(f'--sweep={text}: {name} is no setting that can be swept.')
-      if name in base and settings()[name].kind is not tuple:
-        raise ValueError(f'--sweep={text} and --{name}={base[name]} exclude each other.')
-      axes[name] = tuple(_value(name, v) for v in values.split(','))
+      for one in name.split('+'):
+        _check_axis(one, text, values, base)
+        axes[name] = tuple(_value(one, v) for v in values.split(','))
     if seeds and 'seed' in base:
       raise ValueError(f'--seeds={_words(seeds)} and --seed={base["seed"]} exclude each other.')
     base = dict(base)
@@ -81,7 +78,11 @@ class Grid:
     """
     result: dict[str, ExperimentConfig] = {}
     for values in itertools.product(*self.axes.values()):
-      chosen = dict(zip(self.axes, values, strict=True))
+      chosen = {
+        name: value
+        for names, value in zip(self.axes, values, strict=True)
+        for name in names.split('+')
+      }
       chosen = {n: v for n, v in chosen.items() if _belongs(n, {**self.base, **chosen})}
       for seed in self.seeds:
         name = run_name({**chosen, 'seed': seed})
@@ -158,6 +159,15 @@ def is_hyperparameter(name: str) -> bool:
   """Whether a setting is a continuous value that a method may take as a tensor."""
   setting = settings()[name]
   return setting.kind is float and setting.group in (Group.TRAINING, Group.METHOD)
+
+
+def _check_axis(name: str, text: str, values: str, base: Mapping[str, Any]) -> None:
+  if name == 'seed':
+    raise ValueError(f'--sweep={text}: give the seeds as --seeds={values}.')
+  if name not in settings() or name in _NOT_SWEPT:
+    raise ValueError(f'--sweep={text}: {name} is no setting that can be swept.')
+  if name in base and settings()[name].kind is not tuple:
+    raise ValueError(f'--sweep={text} and --{name}={base[name]} exclude each other.')
 
 
 def _continuous(name: str) -> bool:

@@ -46,6 +46,12 @@ def test_a_setting_of_another_method_is_left_out():
   ]
 
 
+def test_two_settings_can_be_swept_as_one():
+  grid = Grid.parse({}, ['client_learning_rate+server_learning_rate=0.5,2'], ['0'])
+  rates = [(c.client_learning_rate, c.server_learning_rate) for c in grid.runs().values()]
+  assert rates == [(0.5, 0.5), (2.0, 2.0)]
+
+
 def test_a_swept_option_takes_the_place_of_the_same_option():
   grid = Grid.parse(
     {'dataset_option': ('num_clients=5', 'test_fraction=0.5')},
