@@ -46,7 +46,9 @@ def _federated(x, y, sizes):
   )
 
 
-def spec_of(data, plan, *, model='linear_regression', batch_size=4, local_epochs=1, **options):
+def spec_of(
+  data, plan, *, model='linear_regression', batch_size=4, local_epochs=1, rounds=200, **options
+):
   """A build spec for the data; keyword arguments that remain are options."""
   kind = {'linear_regression': 'regression', 'linear_svm': 'binary'}[model]
   hyperparameters = options.pop('hyperparameters', {})
@@ -61,6 +63,7 @@ def spec_of(data, plan, *, model='linear_regression', batch_size=4, local_epochs
     plan=plan,
     batch_size=batch_size,
     local_epochs=local_epochs,
+    rounds=rounds,
     hyperparameters=hyperparameters,
     options=options,
   )
