@@ -1,0 +1,1 @@
+"""Speed and memory of the runtimes; `python -m benchmarks.run`."""

@@ -1,0 +1,144 @@
+"""One measurement in a process of its own: `python -m benchmarks.measure CASE`.
+
+Prints one line of JSON. A process of its own makes the first round's time and the
+peak memory those of the case alone.
+"""
+
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+_START = time.perf_counter()
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+# The start-up is part of what is measured.
+import numpy as np  # noqa: E402
+
+import runtime  # noqa: E402
+from benchmarks import workloads  # noqa: E402
+
+
+def _timed(one_round: Callable[[int], Any], rounds: int, warm_up: int) -> dict[str, float]:
+  one_round(0)
+  first = time.perf_counter() - _START
+  for index in range(1, warm_up):
+    one_round(index)
+  seconds = []
+  for index in range(rounds):
+    start = time.perf_counter()
+    one_round(warm_up + index)
+    seconds.append(time.perf_counter() - start)
+  return {
+    'seconds_per_round': statistics.median(seconds),
+    'fastest_round': min(seconds),
+    'rounds': rounds,
+    'first_round_done': first,
+  }
+
+
+def _fedavg(model: str, num_clients: int, rounds: int) -> dict[str, Any]:
+  method = workloads.image_fedavg(model, num_clients)
+  with runtime.create('xla', devices=_devices()) as xla:
+    data = xla.place(workloads.images(num_clients))
+    state = [method.initial_server_state(0)]
+
+    def one_round(_):
+      state[0], metrics = xla.round(
+        method.process.next, state[0], None, data, np.arange(num_clients)
+      )
+      xla.to_numpy(metrics)
+
+    return _timed(one_round, rounds, warm_up=3) | _compiling(xla)
+
+
+def _tff_learning(layers, num_clients: int, rounds: int) -> dict[str, Any]:
+  with runtime.NativeContext():
+    process = workloads.tff_learning(layers)
+    datasets = workloads.tff_datasets(num_clients)
+    state = [process.initialize()]
+
+    def one_round(_):
+      state[0] = process.next(state[0], datasets).state
+
+    return _timed(one_round, rounds, warm_up=2)
+
+
+def _school(name: str, rounds: int, settings: int | None = None) -> dict[str, Any]:
+  tree = workloads.schools()
+  method, silos = workloads.school_mr_mtl(tree['num_examples'])
+  options = {'devices': _devices()} if name == 'xla' else {}
+  with runtime.create(name, **options) as machine:
+    data = machine.place(tree)
+    server = method.initial_server_state(0)
+    clients = method.initial_client_states(server, workloads.SCHOOLS, silos)
+    cohort = np.arange(workloads.SCHOOLS)
+    if settings is not None:
+      server = _settings(server, settings)
+      clients = _map(lambda a: np.tile(a, (settings,) + (1,) * (a.ndim - 1)), clients)
+      cohort = [cohort + s * workloads.SCHOOLS for s in range(settings)]
+    states = machine.place_states(clients)
+    state = [server]
+
+    def one_round(_):
+      state[0], metrics = machine.round(
+        method.process.next, state[0], states, data, cohort, settings=settings
+      )
+      machine.to_numpy(metrics)
+
+    return _timed(one_round, rounds, warm_up=2) | _compiling(machine)
+
+
+def _settings(server, settings: int):
+  """10 values of lambda times 6 learning rates."""
+  server = _map(lambda a: np.stack([a] * settings), server)
+  values = server['hyperparameters']
+  index = np.arange(settings)
+  values['mtl_lambda'] = np.geomspace(1e-4, 10, 10, dtype=np.float32)[index % 10]
+  values['client_learning_rate'] = np.geomspace(1e-3, 0.3, 6, dtype=np.float32)[index // 10 % 6]
+  return server
+
+
+def _map(function, tree):
+  if hasattr(tree, 'items'):
+    return type(tree)((k, _map(function, v)) for k, v in tree.items())
+  return function(np.asarray(tree))
+
+
+def _compiling(machine) -> dict[str, Any]:
+  return {'compilations': machine.compilations, 'compile_seconds': machine.compile_seconds}
+
+
+def _devices() -> str:
+  return os.environ.get('BENCHMARK_DEVICES', 'cpu')
+
+
+CASES: dict[str, Callable[[], dict[str, Any]]] = {
+  'w1_xla': lambda: _fedavg('softmax', 100, 50),
+  'w1_native': lambda: _tff_learning(workloads.softmax_layers, 100, 5),
+  'w2_xla': lambda: _fedavg('cnn3x3', 20, 8),
+  'w2_native': lambda: _tff_learning(workloads.cnn_layers, 20, 5),
+  'school_xla': lambda: _school('xla', 200),
+  'school_native': lambda: _school('native', 8),
+  'sweep_60': lambda: _school('xla', 20, settings=60),
+  'growth_10': lambda: _fedavg('softmax', 10, 20),
+  'growth_100': lambda: _fedavg('softmax', 100, 20),
+  'growth_1000': lambda: _fedavg('softmax', 1000, 8),
+  'growth_10000': lambda: _fedavg('softmax', 10_000, 3),
+}
+
+
+def main() -> None:
+  """Measures the case that the command line names."""
+  result = CASES[sys.argv[1]]()
+  result['peak_megabytes'] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+  result['load_average'] = os.getloadavg()[0]
+  print(json.dumps(result), flush=True)
+
+
+if __name__ == '__main__':
+  main()
