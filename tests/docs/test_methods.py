@@ -1,0 +1,47 @@
+"""Every method has a page that says what has to be said."""
+
+import re
+
+import pytest
+
+from processes.registry import ALIASES, METHODS
+from tests.docs import markdown
+
+_SECTIONS = ('Equations', 'State', 'Privacy', 'Flags', 'Limits')
+
+
+def _page(name):
+  return (markdown.DOCS / 'methods' / f'{name}.md').read_text()
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_page_has_all_sections_and_flags(name):
+  text = _page(name)
+  assert text.startswith(f'# {name}: ')
+  assert re.findall(r'^## (.*)$', text, re.MULTILINE) == list(_SECTIONS)
+  flags = text.split('## Flags')[1].split('## Limits')[0]
+  listed = re.findall(r'^\| `--(\w+)` \|', flags, re.MULTILINE)
+  assert sorted(listed) == sorted(METHODS[name].flags)
+
+
+@pytest.mark.parametrize('name', METHODS)
+def test_page_speaks_of_the_units_of_privacy(name):
+  privacy = _page(name).split('## Privacy')[1].split('## Flags')[0]
+  for unit in METHODS[name].privacy_units:
+    assert unit == 'none' or f'--privacy={unit}' in privacy
+
+
+def test_index_lists_all_methods_with_their_units():
+  index = _page('README')
+  rows = re.findall(r'^\| \[(\w+)\]\((\w+)\.md\) \| .* \| (.*) \|$', index, re.MULTILINE)
+  assert all(name == page for name, page, _ in rows)
+  assert {name: tuple(units.split(', ')) for name, _, units in rows} == {
+    name: entry.privacy_units for name, entry in METHODS.items()
+  }
+  for alias in ALIASES:
+    assert f'`{alias}`' in index
+
+
+def test_no_page_without_a_method():
+  pages = {page.stem for page in (markdown.DOCS / 'methods').glob('*.md')}
+  assert pages == {'README', *METHODS}
