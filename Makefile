@@ -4,14 +4,21 @@ SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PYTHON := .venv/bin/python
 ARGS ?=
+RECIPE ?=
 
-.PHONY: experiment test test-fast lint types lock-check setup benchmark self-check help
+.PHONY: experiment recipes reproduce test test-fast lint types lock-check setup benchmark self-check help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 experiment: .venv/.ready  ## Train a private personalised federation on real data (ARGS='--flag=value ...')
 	$(PYTHON) run_experiment.py --flagfile=recipes/quickstart.flags $(ARGS)
+
+recipes: .venv/.ready  ## List the papers' tables and figures that can be reproduced
+	@$(PYTHON) -m experiments.reproduce --list $(ARGS)
+
+reproduce: .venv/.ready  ## Run a recipe and compare it with the paper (RECIPE=name)
+	@$(PYTHON) -m experiments.reproduce $(RECIPE) $(ARGS)
 
 test: .venv/.ready  ## Run every test (ARGS='-m "not slow"' skips the slow ones)
 	$(PYTHON) -m pytest $(ARGS)

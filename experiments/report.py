@@ -4,13 +4,16 @@ Writes a folder with `report.html`, which holds everything and needs no other fi
 every figure as PNG and SVG with its data as CSV. Works on runs that still go on.
 """
 
+import argparse
+import csv
+import io
 import json
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from absl import app, flags
+import pandas as pd
 
 from experiments import files, report_figures, report_html
 from experiments.config import settings
@@ -18,10 +21,6 @@ from experiments.metrics import EVERYONE
 from experiments.progress import show
 from experiments.report_data import ReportData, read, symbol, text
 
-_OUTPUT = flags.DEFINE_string(
-  'output', '', 'Folder of the report. Default: report/ in the first folder.'
-)
-_TITLE = flags.DEFINE_string('title', '', 'Heading of the page.')
 _MOST_STATEMENTS = 12
 
 
@@ -30,6 +29,8 @@ def write(
   output: str | pathlib.Path | None = None,
   *,
   title: str = '',
+  verdict: pd.DataFrame | None = None,
+  notes: Sequence[str] = (),
 ) -> pathlib.Path:
   """Writes a report on all runs in and below some folders.
 
@@ -37,6 +38,8 @@ def write(
     folders: folders of runs or sweeps, or folders with such folders.
     output: the report's folder; `report` in the first folder by default.
     title: heading of the page.
+    verdict: what `reproduce.compare` gave, for a recipe.
+    notes: sentences that a reader has to know.
 
   Returns:
     The path of report.html.
@@ -58,6 +61,8 @@ def write(
     title=title or _default_title(data),
     parts=[
       _status(data),
+      *(report_html.paragraph(note) for note in notes),
+      _verdict(verdict),
       report_html.section('Results', report_html.table(*overview)),
       *(_selection(path) for path in paths),
       *(_figure(drawing, target) for drawing in drawings),
@@ -108,12 +113,29 @@ def overview_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
 
 
 def _write_csv(path: pathlib.Path, table: tuple[list[str], list[list[str]]]) -> None:
-  import csv
-  import io
-
   buffer = io.StringIO()
   csv.writer(buffer).writerows([table[0], *table[1]])
   files.write_atomically(path, buffer.getvalue().encode())
+
+
+def _verdict(verdict: pd.DataFrame | None) -> str:
+  """A recipe's numbers beside the paper's."""
+  if verdict is None:
+    return ''
+  heading = ['', 'what', 'expected', 'ours', 'difference', 'tolerance', 'seeds']
+  rows = [
+    [
+      'met' if row.met else 'OFF',
+      row.what,
+      text(row.expected),
+      f'{show(row.ours)} ± {show(row.deviation)}' if row.expected == row.expected else '',
+      show(row.difference),
+      show(row.tolerance),
+      str(row.seeds),
+    ]
+    for row in verdict.itertuples()
+  ]
+  return report_html.section('Beside the paper', report_html.table(heading, rows))
 
 
 def _default_title(data: ReportData) -> str:
@@ -234,20 +256,22 @@ def _configurations(data: ReportData) -> str:
   return report_html.section('Differences of configuration', *parts)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: Sequence[str]) -> int:
   """Writes the report that the command line asks for."""
-  if len(argv) < 2:
-    print('usage: python -m experiments.report DIR... [--output=DIR] [--title=TEXT]',
-          file=sys.stderr)  # fmt: skip
-    return 2
+  parser = argparse.ArgumentParser(
+    prog='python -m experiments.report', description='A page on runs and sweeps.'
+  )
+  parser.add_argument('folders', nargs='+', metavar='DIR', help='folder of a run or a sweep')
+  parser.add_argument('--output', default='', help='the report; default: report/ in the first DIR')
+  parser.add_argument('--title', default='', help='heading of the page')
+  arguments = parser.parse_args(argv[1:])
   try:
-    path = write(argv[1:], _OUTPUT.value or None, title=_TITLE.value)
+    print(write(arguments.folders, arguments.output or None, title=arguments.title))
   except (ValueError, OSError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
-  print(path)
   return 0
 
 
 if __name__ == '__main__':
-  app.run(main)
+  sys.exit(main(sys.argv))
