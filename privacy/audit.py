@@ -64,9 +64,11 @@ def many_runs(
   _check(delta, confidence)
   half = without.size // 2, with_.size // 2
   candidates = np.unique(np.quantile(np.concatenate([without, with_]), np.linspace(0, 1, 400)))
+  # A higher confidence keeps the choice away from thresholds that a few runs made look good.
+  careful = 1 - (1 - confidence) / 10
   chosen = max(
     candidates,
-    key=lambda t: _bound_at(t, without[: half[0]], with_[: half[1]], delta, confidence),
+    key=lambda t: _bound_at(t, without[: half[0]], with_[: half[1]], delta, careful),
   )
   epsilon = _bound_at(chosen, without[half[0] :], with_[half[1] :], delta, confidence)
   return EpsilonLowerBound(
@@ -84,9 +86,7 @@ def _bound_at(threshold, without, with_, delta: float, confidence: float) -> flo
   def log_ratio(other: float, error: float) -> float:
     return math.log((1 - delta - other) / error) if 1 - delta > other else -math.inf
 
-  return max(
-    log_ratio(false_negative, false_positive), log_ratio(false_positive, false_negative)
-  )
+  return max(log_ratio(false_negative, false_positive), log_ratio(false_positive, false_negative))
 
 
 def _upper(count: int, trials: int, confidence: float) -> float:

@@ -214,7 +214,8 @@ def mechanisms() -> tuple[Row, ...]:
   for q, z in ((0.05, 1.5), (0.03, 1.0), (0.03, 3.86)):
     subsampled(
       'client level, Poisson cohorts (FeO2 paper)',
-      client(sampling.PoissonCohorts(2000, q), z, 1e-4), 500, q, z, 500, 1e-4, f'500 × Poisson({q}, Gaussian({z}))',
+      client(sampling.PoissonCohorts(2000, q), z, 1e-4),
+      500, q, z, 500, 1e-4, f'500 × Poisson({q}, Gaussian({z}))',
     )  # fmt: skip
 
   adaptive = client(sampling.PoissonCohorts(1000, 0.1), 1.2, 1e-5, plan.AdaptiveClipping())

@@ -1,0 +1,260 @@
+"""Wrong uses of the command line and the library: one line that names them, exit code 2.
+
+`tests/experiments/test_config.py` has the table of settings that do not fit together; here
+are the ways in which people get as far as that, and past it.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import datasets
+from experiments import cli
+
+PRIVATE = ('--privacy=client', '--noise_multiplier=1', '--delta=1e-3')
+SILOS = ('--method=mr_mtl', '--privacy=example', '--delta=1e-3')
+
+# Arguments (files in {}: see FILES) and a part of the line that they get. All of it is said
+# before TensorFlow is loaded.
+AT_ONCE = [
+  (['--lerning_rate=0.1'], "Unknown command line flag 'lerning_rate'"),
+  (['--client_learningrate=0.1'], "Unknown command line flag 'client_learningrate'"),
+  (['-rounds', '5', '--sede=3'], "Unknown command line flag 'sede'"),
+  (['--rounds'], 'rounds'),
+  (['--rounds='], '--rounds='),
+  (['--rounds=1e3'], '--rounds=1e3'),
+  (['--rounds=ten'], '--rounds=ten'),
+  (['--rounds=0'], '--rounds=0 must be at least 1'),
+  (['--rounds=99999999999999999999'], '--rounds=99999999999999999999'),
+  (['--rounds=0x'], '--rounds=0x'),
+  (['--seed=1.5'], '--seed=1.5'),
+  (['--seed=-1'], '--seed=-1'),
+  (['--seed=4294967296'], '--seed=4294967296'),
+  (['--client_learning_rate=nan'], '--client_learning_rate=nan must be a finite number'),
+  (['--client_learning_rate=inf'], '--client_learning_rate=inf'),
+  (['--client_learning_rate=-0.1'], '--client_learning_rate=-0.1'),
+  (['--client_learning_rate=fast'], '--client_learning_rate=fast'),
+  (['--client_learning_rate=0,1'], '--client_learning_rate=0,1'),
+  (['--adaptive_clipping=maybe'], 'adaptive_clipping'),
+  (['--method='], '--method='),
+  (['--method=FedAvg'], '--method=FedAvg'),
+  (['--method=scaffold'], '--method=scaffold must be one of'),
+  (['--dataset=imagenet'], '--dataset=imagenet must be one of'),
+  (['--model=transformer'], '--model=transformer must be one of'),
+  (['fedavg'], "'fedavg' is no flag"),
+  (['--rounds=3', 'digits', '--seed=2'], "'digits' is no flag"),
+  (['--', '--rounds=3'], "'--rounds=3' is no flag"),
+  (['--flagfile=/nowhere/at.flags'], '/nowhere/at.flags'),
+  (['--flagfile={typo}'], "Unknown command line flag 'roundz'"),
+  (['--flagfile={wrong_value}'], '--rounds=-7'),
+  (['--flagfile={binary}'], ''),
+  (['--flagfile={folder}'], ''),
+  (['--cohort_sampling_rate=1.5'], '--cohort_sampling_rate=1.5 must be'),
+  (['--cohort_sampling_rate=0'], '--cohort_sampling_rate=0'),
+  (['--clients_per_round=-3'], '--clients_per_round=-3'),
+  (['--clients_per_round=5', '--cohort_sampling_rate=0.1'], 'exclude each other'),
+  (['--cohort_sampling=shuffle'], '--cohort_sampling=shuffle'),
+  (['--privacy=yes'], '--privacy=yes must be one of'),
+  (['--privacy=client'], 'needs --noise_multiplier or --target_epsilon'),
+  (['--privacy=client', '--target_epsilon=3'], 'needs --delta'),
+  (['--privacy=client', '--target_epsilon=-3', '--delta=1e-3'], '--target_epsilon=-3'),
+  (['--privacy=client', '--target_epsilon=nan', '--delta=1e-3'], '--target_epsilon=nan'),
+  (['--privacy=client', '--target_epsilon=inf', '--delta=1e-3'], '--target_epsilon=inf'),
+  ([*PRIVATE, '--delta=0'], '--delta=0'),
+  ([*PRIVATE, '--delta=1'], '--delta=1'),
+  ([*PRIVATE, '--delta=-1e-5'], '--delta=-1e-05'),
+  ([*PRIVATE, '--noise_multiplier=-1'], '--noise_multiplier=-1'),
+  ([*PRIVATE, '--noise_multiplier=inf'], '--noise_multiplier=inf'),
+  ([*PRIVATE, '--clipping_norm=0'], '--clipping_norm=0'),
+  ([*PRIVATE, '--weighting=examples'], 'leak the counts'),
+  ([*PRIVATE, '--quantile_noise_multiplier=1'], 'needs --adaptive_clipping'),
+  ([*PRIVATE, '--adaptive_clipping', '--clipping_learning_rate=-1'], '--clipping_learning_rate=-1'),
+  (['--epsilon=3', *PRIVATE], "Unknown command line flag 'epsilon'"),
+  ([*SILOS], 'needs --noise_multiplier or --target_epsilon or --silo_epsilons'),
+  ([*SILOS, '--target_epsilon=3', '--mtl_lambda=-1'], '--mtl_lambda=-1'),
+  ([*SILOS, '--target_epsilon=3', '--mtl_lambda=nan'], '--mtl_lambda=nan'),
+  ([*SILOS, '--target_epsilon=3', '--adaptive_clipping'], 'belongs to --privacy=client'),
+  (['--method=local', *PRIVATE], '--privacy=client is not offered by --method=local'),
+  (['--mtl_lambda=0.1'], '--mtl_lambda=0.1 belongs to --method=mr_mtl'),
+  (['--test_fraction=1'], '--test_fraction=1'),
+  (['--test_fraction=-0.1'], '--test_fraction=-0.1'),
+  (['--dataset_option=clients:3'], 'must have the form name=value'),
+  (['--dataset_option=clients=3'], "has no option 'clients'"),
+  (['--dataset_option=num_clients=2.5'], 'num_clients'),
+  (['--model_option=hidden_units=5'], 'needs --model'),
+  (['--batch_size=0'], '--batch_size=0'),
+  (['--local_epochs=-1'], '--local_epochs=-1'),
+  (['--eval_every=-5'], '--eval_every=-5'),
+  (['--runtime=ray'], '--runtime=ray must be one of xla, native'),
+  (['--clients_per_block=0'], '--clients_per_block=0'),
+  (['--resume'], '--resume needs --output_dir'),
+  (['--output_dir=/proc/nothing'], 'cannot write /proc/nothing'),
+  (['--output_dir={binary}'], 'is a file, not a folder'),
+  (['--output_dir={folder}'], 'holds something.txt and no run'),
+  (['--sweep=rounds'], '--sweep=rounds'),
+  (['--sweep=lambda=1,2'], 'lambda is no setting'),
+  (['--sweep=client_learning_rate=0.1,fast'], "--client_learning_rate='fast'"),
+  (['--seeds=one'], '--seeds=one'),
+  (['--seeds=3-1'], '--seeds='),
+]  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def wrong_files(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('wrong')
+  (folder / 'typo.flags').write_text('--seed=3\n--roundz=4\n')
+  (folder / 'wrong_value.flags').write_text('# a comment\n--rounds=-7\n')
+  (folder / 'binary').write_bytes(bytes(range(256)))
+  (folder / 'folder').mkdir()
+  (folder / 'folder' / 'something.txt').write_text('mine')
+  return {
+    'typo': folder / 'typo.flags', 'wrong_value': folder / 'wrong_value.flags',
+    'binary': folder / 'binary', 'folder': folder / 'folder',
+  }  # fmt: skip
+
+
+def _arguments(arguments, wrong_files):
+  return [a.format(**wrong_files) if '{' in a else a for a in arguments]
+
+
+def _run(arguments, capsys):
+  """(exit code, last line of standard error) of the command line, in this process."""
+  with flagsaver.flagsaver():
+    code = cli.main(['run_experiment.py', *arguments])
+  captured = capsys.readouterr()
+  assert 'Traceback' not in captured.err + captured.out
+  lines = captured.err.strip().splitlines()
+  assert sum(line.startswith('error: ') for line in lines) == 1, captured.err
+  return code, lines[-1]
+
+
+@pytest.mark.parametrize(('arguments', 'message'), AT_ONCE, ids=lambda v: str(v)[:70])
+def test_said_at_once(arguments, message, wrong_files, capsys, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(cli, '_run', _checked_run)
+  code, line = _run(_arguments(arguments, wrong_files), capsys)
+  assert code == cli.EXIT_ERROR
+  assert line.startswith('error: ') and message in line
+  assert len(line) < 600
+  assert not list(tmp_path.glob('results/*/config.json'))  # nothing was begun
+
+
+_real_run = cli._run
+
+
+def _checked_run(config):
+  if not config.output_dir and not config.resume:
+    raise AssertionError('the wrong use was not noticed')
+  return _real_run(config)
+
+
+def test_there_are_enough_of_them():
+  assert len(AT_ONCE) + len(FRAMES) >= 60
+
+
+def test_said_before_tensorflow_is_loaded(wrong_files, tmp_path):
+  """All of them in one fresh process, which never loads it."""
+  table = [_arguments(arguments, wrong_files) for arguments, _ in AT_ONCE]
+  program = f"""
+import sys
+from absl.testing import flagsaver
+from experiments import cli
+for arguments in {table!r}:
+  with flagsaver.flagsaver():
+    assert cli.main(['run_experiment.py', *arguments]) == 2, arguments
+assert not any(name.split('.')[0] in ('tensorflow', 'tensorflow_federated') for name in sys.modules)
+"""
+  done = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True, timeout=120,
+    env={**os.environ, 'PYTHONPATH': os.getcwd()}, check=False,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr[-2000:]
+  assert 'Traceback' not in done.stderr
+
+
+@pytest.mark.parametrize(
+  ('module', 'arguments'),
+  [
+    ('experiments.report', ['/nowhere/at/all']),
+    ('experiments.report', []),
+    ('experiments.report', ['{folder}']),
+    ('experiments.reproduce', ['no_such_recipe']),
+    ('experiments.reproduce', ['../../etc/passwd']),
+    ('experiments.audit', ['--privacy=none']),
+    ('experiments.audit', ['--roundz=1']),
+  ],
+)
+def test_other_tools(module, arguments, wrong_files, capsys):
+  tool = importlib.import_module(module)
+  arguments = _arguments(arguments, wrong_files)
+  with flagsaver.flagsaver():
+    try:
+      needs_name = module in ('experiments.audit', 'experiments.reproduce')
+      code = tool.main([module, *arguments] if needs_name else arguments)
+    except SystemExit as done:  # argparse
+      code = done.code
+  said = capsys.readouterr().err
+  assert code == 2
+  assert 'error: ' in said and 'Traceback' not in said
+
+
+# ------------------------------------------------------------ tables of the user
+
+
+def _frame(**columns):
+  rows = 12
+  values = {
+    'silo': ['a', 'b', 'c'] * (rows // 3), 'x': np.arange(rows) / 10.0,
+    'y': np.tile([0.0, 1.0], rows // 2),
+  }  # fmt: skip
+  return pd.DataFrame({**values, **columns})
+
+
+FRAMES = [
+  (_frame(), dict(silo_column='hospital'), "no column 'hospital'"),
+  (_frame(), dict(target='label'), "no column 'label'"),
+  (_frame(), dict(features=['x', 'age']), "no column 'age'"),
+  (_frame(), dict(features=['x', 'y']), "'y' cannot be a feature"),
+  (_frame(), dict(features=['x', 'silo']), "'silo' cannot be a feature"),
+  (_frame(), dict(task='ranking'), "task is 'ranking'"),
+  (_frame(), dict(preprocessing='standard'), "preprocessing is 'standard'"),
+  (_frame(x=[np.nan] + [1.0] * 11), {}, "'x' has 1 missing values"),
+  (_frame(x=[np.inf] + [1.0] * 11), {}, 'not finite'),
+  (_frame(x=[1e300] + [1.0] * 11), {}, 'not finite'),
+  (_frame(x=['low'] * 12), {}, 'not a number'),
+  (_frame(y=[None] + [1.0] * 11), {}, "'y' has 1 missing values"),
+  (_frame(silo=[None] + ['a'] * 11), {}, "'silo' has 1 missing values"),
+  (_frame(silo=['a'] * 10 + ['b', 'c']), {}, 'fewer than two rows'),
+  (_frame(y=[0.0, 1.0, 2.0] * 4), dict(task='binary'), 'a binary task has 2'),
+  (_frame(), dict(preprocessing='fixed', bounds={}), "lacks 'x'"),
+  (_frame(), dict(preprocessing='fixed', bounds={'x': (1.0, 1.0)}), 'not (low, high)'),
+  (_frame(), dict(target_bounds=(1.0, 0.0)), 'must be below'),
+  (_frame(), dict(target_bounds=(0.0, 0.5)), 'beyond target_bounds'),
+  (_frame().drop(columns='x'), {}, 'no columns beside'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(('frame', 'options', 'message'), FRAMES, ids=[m for *_, m in FRAMES])
+def test_data_frames(frame, options, message):
+  options = {'silo_column': 'silo', 'target': 'y', 'task': 'regression', **options}
+  with pytest.raises(ValueError) as caught:
+    datasets.from_dataframe(frame, **options)
+  assert message in str(caught.value) and '\n' not in str(caught.value)
+
+
+def test_a_table_without_rows():
+  with pytest.raises(ValueError) as caught:
+    datasets.from_dataframe(_frame()[:0], silo_column='silo', target='y', task='regression')
+  assert '\n' not in str(caught.value)
+
+
+def test_flags_are_as_they_were():
+  """The tests above leave no flag behind."""
+  assert flags.FLAGS['rounds'].using_default_value or not flags.FLAGS.is_parsed()
