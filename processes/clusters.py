@@ -135,7 +135,8 @@ class ClusterModels:
       )
     else:
       choice = tf.argmin(scores, output_type=tf.int32)
-    return tf.where(choosing, choice, client['cluster'])
+    # Where no choice is ever made all clients are in the first cluster.
+    return tf.where(choosing, choice, tf.maximum(client['cluster'], 0))
 
   def _scores(self, server, data, count):
     """Scores [G] of the first `count` clusters; the work of the others is saved."""

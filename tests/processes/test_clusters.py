@@ -1,0 +1,192 @@
+"""The private choice of a cluster: its probabilities and its sensitivity."""
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+from scipy import stats
+
+from privacy.calibration import calibrate_example_level
+from privacy.selection import PrivateSelection
+from processes.clusters import ClusterModels
+from processes.method import Tree
+from tests.processes import federation
+
+
+def _clusters(data, *, epsilon=2.0, rounds=5, model='linear_svm', **options):
+  plan = federation.example_level(
+    data, selection=PrivateSelection(epsilon=epsilon, rounds=rounds), noise_multiplier=1.0
+  )
+  return ClusterModels(federation.spec_of(data, plan, model=model, **options))
+
+
+def _server(clusters, *, seed=0, round_number=0, num_clusters=4, features=3, scale=1.0):
+  rng = np.random.default_rng(8)
+  return Tree(
+    clusters=Tree(
+      weights=tf.constant(scale * rng.normal(size=(num_clusters, features)), tf.float32),
+      bias=tf.constant(scale * rng.normal(size=num_clusters), tf.float32),
+    ),
+    seed=tf.constant(seed),
+    round=tf.constant(round_number),
+    hyperparameters=Tree(
+      (name, tf.constant(value, tf.float32)) for name, value in clusters.hyperparameters.items()
+    ),
+  )
+
+
+def _row(data, client=0):
+  return tf.nest.map_structure(lambda a: tf.constant(a[client]), data)
+
+
+def _choices(clusters, server, data, count=4000):
+  """Choices of `count` runs that differ in the seed."""
+
+  @tf.function
+  def run():
+    return tf.vectorized_map(
+      lambda seed: clusters.choose(Tree(server, seed=seed), Tree(cluster=tf.constant(-1)), data),
+      tf.range(count),
+    )
+
+  return np.bincount(run().numpy(), minlength=clusters.num_clusters)
+
+
+@pytest.mark.parametrize('score', ['error_rate', 'loss', 'mean_loss'])
+def test_the_choice_is_the_exponential_mechanism(score):
+  """P(g) ~ exp(-epsilon s_g / (2 sensitivity)); and the test rejects 2/3 of epsilon."""
+  data = federation.binary_data(sizes=[9, 40, 40, 40])
+  epsilon = 2.0
+  clusters = _clusters(
+    data, epsilon=epsilon, selection_score=score, hyperparameters={'selection_loss_clip': 0.7}
+  )
+  clusters.hyperparameters['selection_loss_clip'] = 0.7
+  server = _server(clusters, scale=0.3)
+  counts = _choices(clusters, server, _row(data))
+
+  x, y = data['x'][0, :9], data['y'][0, :9]
+  outputs = x @ server['clusters']['weights'].numpy().T + server['clusters']['bias'].numpy()
+  losses = np.maximum(0.0, 1.0 - y[:, np.newaxis] * outputs)
+  scores, sensitivity = {
+    'error_rate': (np.mean((outputs >= 0) != (y > 0)[:, np.newaxis], axis=0), 1 / 8),
+    'loss': (np.minimum(losses, 0.7).mean(0), 0.7 / 8),
+    'mean_loss': (np.minimum(losses.mean(0), 0.7), 0.7),
+  }[score]
+
+  def p_value(claimed):
+    logits = -claimed * scores.astype(np.float64) / (2 * sensitivity)
+    expected = np.exp(logits - logits.max())
+    return stats.chisquare(counts, counts.sum() * expected / expected.sum()).pvalue
+
+  assert p_value(epsilon) > 1e-3
+  if score != 'mean_loss':  # there the noise drowns every difference
+    assert p_value(2 / 3 * epsilon) < 1e-6
+
+
+_VALUES = st.one_of(
+  st.floats(-3.0, 3.0, width=32), st.sampled_from([0.0, 1e-40, 1e20, 3e38, -3e38, np.inf, np.nan])
+)
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(
+  rows=st.lists(st.tuples(_VALUES, _VALUES, _VALUES), min_size=4, max_size=4),
+  other=st.tuples(_VALUES, _VALUES, _VALUES),
+  label=st.sampled_from([-1.0, 1.0]),
+)
+@pytest.mark.parametrize('score', ['error_rate', 'loss', 'mean_loss'])
+def test_one_example_moves_every_score_by_at_most_the_sensitivity(score, rows, other, label):
+  """Replacing an example by any other, and removing it."""
+  data = federation.binary_data(rows=4)
+  clusters, scores_of = _SCORES[score]
+  server = _server(clusters)
+  one = _row(data)
+  one['x'] = tf.constant(rows, tf.float32)
+  replaced = Tree(one)
+  replaced['x'] = tf.tensor_scatter_nd_update(one['x'], [[3]], [tf.constant(other, tf.float32)])
+  replaced['y'] = tf.tensor_scatter_nd_update(one['y'], [[3]], [label])
+  removed = Tree(one, num_examples=tf.constant(3))
+  scores = scores_of(server, one)
+  sensitivity = clusters._sensitivity(server, one)
+  assert np.all(np.isfinite(scores))
+  for neighbour in (replaced, removed):
+    moved = np.abs(scores_of(server, neighbour) - scores)
+    assert np.all(moved <= sensitivity * (1 + 1e-5))
+
+
+def _compiled_scores():
+  data = federation.binary_data(rows=4)
+  for score in ('error_rate', 'loss', 'mean_loss'):
+    clusters = _clusters(data, selection_score=score)
+    compiled = tf.function(
+      lambda server, data, clusters=clusters: clusters._scores(server, data, 4)
+    )
+    yield score, (clusters, lambda *arguments, compiled=compiled: compiled(*arguments).numpy())
+
+
+_SCORES = dict(_compiled_scores())
+
+
+def test_choices_stop_and_absent_clients_choose_once():
+  data = federation.binary_data()
+  clusters = _clusters(data, rounds=2)
+  row, kept = _row(data), Tree(cluster=tf.constant(3))
+
+  def distinct(round_number, client):
+    server = _server(clusters, round_number=round_number, scale=0.01)
+    return {int(clusters.choose(Tree(server, seed=tf.constant(s)), client, row)) for s in range(12)}
+
+  assert len(distinct(1, kept)) > 1
+  assert distinct(2, kept) == {3}
+  assert len(distinct(7, Tree(cluster=tf.constant(-1)))) > 1
+  # No selection is paid for: none is made.
+  none = _clusters(data, rounds=0)
+  server = _server(none, round_number=7)
+  assert int(none.choose(server, Tree(cluster=tf.constant(-1)), row)) == 0
+
+
+def test_starts_are_distinct_also_for_linear_models():
+  data = federation.binary_data()
+  clusters = _clusters(data)
+  server = _server(clusters)
+  server['model'] = Tree(weights=tf.zeros([3]), bias=tf.zeros([]))
+  starts = federation.parameter_vector(clusters.init_server(server)['clusters'])
+  assert starts.shape == (4, 4)
+  assert len(np.unique(starts.round(6), axis=0)) == 4
+
+
+def test_selections_take_their_share_of_the_budget():
+  data = federation.binary_data()
+  common = dict(
+    target_epsilon=2.0,
+    delta=1e-3,
+    rounds=20,
+    num_examples=data['num_examples'],
+    batch_size=8,
+    steps_per_round=5,
+    clipping_norm=1.0,
+  )
+  plain = calibrate_example_level(**common)
+  few, all_rounds = (
+    calibrate_example_level(selection=PrivateSelection(epsilon=0.15, rounds=r), **common)
+    for r in (2, 20)
+  )
+  assert plain.noise_multiplier[0] < few.noise_multiplier[0] < all_rounds.noise_multiplier[0]
+  for plan in (plain, few, all_rounds):
+    assert 1.98 < plan.epsilon(20) <= 2.0
+
+
+def test_what_does_not_fit_is_refused():
+  data = federation.binary_data()
+  regression = federation.regression_data()
+  with pytest.raises(ValueError, match='private selection'):
+    ClusterModels(federation.spec_of(data, federation.example_level(data), model='linear_svm'))
+  with pytest.raises(ValueError, match='selection_rounds=7'):
+    _clusters(data, rounds=5, hyperparameters={'selection_rounds': 7})
+  with pytest.raises(ValueError, match='selection_score=error_rate'):
+    _clusters(regression, model='linear_regression', selection_score='error_rate')
+  with pytest.raises(ValueError, match='selection_score=best'):
+    _clusters(data, selection_score='best')
+  with pytest.raises(ValueError, match='num_clusters=0'):
+    _clusters(data, num_clusters=0)
