@@ -222,6 +222,8 @@ class FederatedDataset:
     task: what is predicted.
     train: every client's training examples.
     test: the same clients' own test examples; no row of them is in `train`.
+    validation: the same clients' examples for choosing settings, which are in neither
+      of the others; None if there are none. A client may have no row of them.
     server_test: the server's test set, x [M, ...] and y [M], or None.
     client_ids: one name per client.
     groups: bool [K] masks by name, such as `opt_out_candidates`; may be empty.
@@ -239,6 +241,7 @@ class FederatedDataset:
   task: Task
   train: ClientExamples | ClientSource
   test: ClientExamples | ClientSource
+  validation: ClientExamples | ClientSource | None = None
   server_test: tuple[np.ndarray, np.ndarray] | None = None
   client_ids: tuple[str, ...]
   groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)

@@ -13,10 +13,11 @@ import numpy as np
 import datasets
 import processes
 import tff_models
-from experiments import evaluation
+from experiments import evaluation, validation
 from experiments.config import ExperimentConfig, Group, settings
-from privacy import calibration, plan, sampling
+from privacy import calibration, nothing_shared, opt_out, plan, sampling, selection
 from processes.method import BuildSpec, FederatedMethod
+from processes.pooled import pool_clients
 from tff_models.model import Model
 
 REPLAY = (
@@ -68,6 +69,8 @@ class Experiment:
     """The server's state and all clients' states [K, ...] before the first round."""
     server = self.method.initial_server_state(self.config.seed)
     attributes = self.plan.silo_parameters() if self.config.privacy == 'example' else {}
+    if self.config.method == 'feo2':
+      attributes['is_private'] = ~opted_out(self.config, self.dataset)
     clients = self.method.initial_client_states(server, self.dataset.num_clients, attributes)
     return server, clients
 
@@ -93,7 +96,13 @@ class Experiment:
   @functools.cache  # noqa: B019
   def privacy_report(self, rounds: int) -> dict[str, Any]:
     """The content of privacy.json after the last round, with the statement in words."""
-    statement = self.plan.statement(rounds, preprocessing=self.dataset.preprocessing)
+    statement = self.plan.statement(
+      rounds,
+      preprocessing=self.dataset.preprocessing,
+      notes=processes.METHODS[self.config.method].privacy_notes
+      if self.plan.unit == 'client'
+      else (),
+    )
     report = statement.to_json()
     for silo in report['silos']:
       silo['silo'] = self.dataset.client_ids[silo['silo']]
@@ -113,9 +122,12 @@ def load_dataset(config: ExperimentConfig) -> datasets.FederatedDataset:
   Raises:
     ValueError, FileNotFoundError: see `datasets.load_dataset`.
   """
-  return datasets.load_dataset(
+  dataset = datasets.load_dataset(
     config.dataset, seed=config.seed, data_dir=config.data_dir or None, **config.dataset_options
   )
+  if config.validation_fraction:
+    dataset = validation.hold_out(dataset, config.validation_fraction, seed=config.seed)
+  return dataset
 
 
 def build_process(
@@ -132,6 +144,12 @@ def build_process(
   """
   if dataset is None:
     dataset = load_dataset(config)
+  if not processes.METHODS[config.method].federated:
+    dataset = pool(dataset)
+  if config.method == 'feo2':
+    away = opted_out(config, dataset)
+    groups = {**dataset.groups, 'private': ~away, 'opted out': away}
+    dataset = dataclasses.replace(dataset, groups={k: v for k, v in groups.items() if v.any()})
   task = dataset.task
   model = tff_models.build_model(
     config.model or tff_models.DEFAULT_MODEL[task.kind],
@@ -153,6 +171,7 @@ def build_process(
       plan=privacy_plan,
       batch_size=config.batch_size,
       local_epochs=config.local_epochs,
+      rounds=config.rounds,
       hyperparameters=hyperparameters,
       options=options,
     ),
@@ -171,7 +190,7 @@ def build_plan(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> 
     # A weak delta is part of the statement, in better words.
     warnings.filterwarnings('ignore', message='delta .* is larger than 1 / n')
     if config.privacy == 'client':
-      return _client_level(config, cohorts)
+      return _client_level(config, cohorts, dataset)
     if config.privacy == 'example':
       return _example_level(config, cohorts, dataset)
   return plan.NoPrivacy(cohorts=cohorts)
@@ -191,7 +210,9 @@ def _cohorts(config: ExperimentConfig, population: int) -> sampling.CohortSample
   return sampling.PoissonCohorts(population, size / population if rate is None else rate)
 
 
-def _client_level(config: ExperimentConfig, cohorts: sampling.CohortSampler) -> plan.PrivacyPlan:
+def _client_level(
+  config: ExperimentConfig, cohorts: sampling.CohortSampler, dataset: datasets.FederatedDataset
+) -> plan.PrivacyPlan:
   if config.adaptive_clipping:
     clipping = plan.AdaptiveClipping(
       initial_norm=config.clipping_norm,
@@ -202,37 +223,103 @@ def _client_level(config: ExperimentConfig, cohorts: sampling.CohortSampler) -> 
   else:
     clipping = plan.FixedClipping(norm=config.clipping_norm)
   common = dict(cohorts=cohorts, delta=config.delta, clipping=clipping)
-  if config.noise_multiplier is not None:
-    return plan.ClientLevelPrivacy(noise_multiplier=config.noise_multiplier, **common)
-  return calibration.calibrate_client_level(
-    target_epsilon=config.target_epsilon, rounds=config.rounds, **common
+  if config.method == 'feo2':
+    common['num_opted_out'] = int(opted_out(config, dataset).sum())
+  # With these settings a protected client sends nothing.
+  silent = config.personalization_alpha == 0.0 or config.ratio == 0.0
+  if config.noise_multiplier is None:
+    calibrated = calibration.calibrate_client_level(
+      target_epsilon=config.target_epsilon, rounds=config.rounds, **common
+    )
+    if not silent:
+      return calibrated
+    common['noise_multiplier'] = calibrated.noise_multiplier
+  else:
+    common['noise_multiplier'] = config.noise_multiplier
+  kind = nothing_shared.NothingShared if silent else plan.ClientLevelPrivacy
+  return kind(**common)
+
+
+def opted_out(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> np.ndarray:
+  """Which clients opt out of privacy, bool [K]; the same ones in every use of a seed."""
+  return opt_out.choose_opted_out(
+    config.seed,
+    dataset.num_clients,
+    config.opt_out_fraction,
+    dataset.groups.get('opt_out_candidates'),
   )
+
+
+def pool(dataset: datasets.FederatedDataset) -> datasets.FederatedDataset:
+  """All clients as one, for methods that are not federated.
+
+  Raises:
+    ValueError: the data are too many to be held at once.
+  """
+  if isinstance(dataset.train, datasets.ClientSource):
+    raise ValueError(
+      f'--dataset={dataset.name} is loaded a cohort at a time and cannot be pooled; '
+      'use a federated method.'
+    )
+  return dataclasses.replace(
+    dataset,
+    train=_one_client(dataset.train),
+    test=_one_client(dataset.test),
+    client_ids=('all clients',),
+    groups={},
+  )
+
+
+def _one_client(examples: datasets.ClientExamples) -> datasets.ClientExamples:
+  pooled = pool_clients({'x': examples.x, 'y': examples.y, 'num_examples': examples.num_examples})
+  return datasets.ClientExamples(**pooled)
 
 
 def _example_level(
   config: ExperimentConfig, cohorts: sampling.CohortSampler, dataset: datasets.FederatedDataset
 ) -> plan.PrivacyPlan:
   num_examples = dataset.train.num_examples
+  target, delta = config.target_epsilon, config.delta
+  if config.silo_epsilons is not None:
+    target, delta = read_silo_epsilons(
+      pathlib.Path(config.silo_epsilons), dataset.client_ids, config.delta
+    )
   common = dict(
     cohorts=cohorts,
     num_examples=num_examples,
     batch_size=config.batch_size,
     clipping_norm=config.clipping_norm,
     steps_per_round=plan.local_steps_per_round(
-      num_examples, config.batch_size, config.local_epochs
+      num_examples,
+      config.batch_size,
+      config.local_epochs,
+      passes=processes.METHODS[config.method].passes,
     ),
+    selection=_selection(config, target),
   )
   if config.noise_multiplier is not None:
     return plan.ExampleLevelPrivacy(
       noise_multiplier=config.noise_multiplier, delta=config.delta, **common
     )
-  target, delta = config.target_epsilon, config.delta
-  if config.silo_epsilons is not None:
-    target, delta = read_silo_epsilons(
-      pathlib.Path(config.silo_epsilons), dataset.client_ids, config.delta
-    )
   return calibration.calibrate_example_level(
     target_epsilon=target, delta=delta, rounds=config.rounds, **common
+  )
+
+
+def _selection(config: ExperimentConfig, target: Any) -> selection.PrivateSelection | None:
+  """The private choices of a clustering method; None for the others."""
+  if config.selection_fraction is None:
+    return None
+  epsilon = config.selection_epsilon
+  if epsilon is None:
+    if target is None:
+      raise ValueError(
+        f'--noise_multiplier={config.noise_multiplier} with --method={config.method} needs '
+        '--selection_epsilon, the epsilon of one private choice: there is no target to share.'
+      )
+    epsilon = config.selection_epsilon_share * float(np.min(target))
+  return selection.PrivateSelection(
+    epsilon=epsilon, rounds=round(config.selection_fraction * config.rounds)
   )
 
 
@@ -301,6 +388,11 @@ def _method_settings(config: ExperimentConfig) -> tuple[dict[str, float], dict[s
       hyperparameters[name] = value
     elif setting.group is Group.METHOD:
       options[name] = value
+  if config.personal_learning_rate is None:
+    hyperparameters['personal_learning_rate'] = config.client_learning_rate
+  # The plan says what a private choice costs and when it is made.
+  for name in ('selection_epsilon', 'selection_epsilon_share'):
+    hyperparameters.pop(name, None)
   if config.privacy == 'example':
     hyperparameters['clipping_norm'] = config.clipping_norm
   return hyperparameters, options

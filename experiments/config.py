@@ -45,6 +45,7 @@ class Setting:
     minimum, maximum: closed bounds.
     above: open lower bound.
     choices: allowed strings, with one line each.
+    infinite: whether a number may be `inf`.
     privacy: privacy units which it belongs to; empty for all.
     requires: name of a boolean setting that must be on.
     identity: whether two runs which differ in it are different runs. A run folder
@@ -59,6 +60,7 @@ class Setting:
   maximum: float | None = None
   above: float | None = None
   choices: tuple[str, ...] = ()
+  infinite: bool = False
   privacy: tuple[str, ...] = ()
   requires: str = ''
   identity: bool = True
@@ -94,7 +96,7 @@ class Setting:
         f'--{name}={value!r} must be {_KIND_WORDS[self.kind]}'
         + (f', {self.allowed}.' if self.allowed else '.')
       )
-    if self.kind is float and not math.isfinite(value):
+    if self.kind is float and not (math.isfinite(value) or self.infinite and value > 0):
       raise ValueError(
         f'--{name}={value} must be a finite number'
         + (f', {self.allowed}.' if self.allowed else '.')
@@ -174,6 +176,15 @@ class ExperimentConfig:
     minimum=0.0,
     maximum=0.9,
   )
+  validation_fraction: float = _setting(
+    float,
+    0.0,
+    "Fraction of each client's training examples that is held out: never trained on, and "
+    'evaluated apart, so that a sweep can choose settings by it.',
+    Group.DATA,
+    minimum=0.0,
+    maximum=0.5,
+  )
   model: str = _setting(
     str,
     None,
@@ -205,8 +216,9 @@ class ExperimentConfig:
 
   mtl_lambda: float = _setting(
     float,
-    1.0,
-    "Strength of the pull of each client's model to the mean model.",
+    None,
+    "Strength of the pull of each client's model to the mean model (mr_mtl, default 1), or of "
+    'the penalty by the relationship of the clients (mocha, default 0.001).',
     Group.METHOD,
     minimum=0.0,
   )
@@ -225,6 +237,170 @@ class ExperimentConfig:
     'only private where the counts are public.',
     Group.METHOD,
     choices=('uniform', 'examples'),
+  )
+
+  personal_learning_rate: float = _setting(
+    float,
+    None,
+    'Learning rate of the personal models. Default: --client_learning_rate.',
+    Group.METHOD,
+    above=0.0,
+  )
+  ditto_lambda: float = _setting(
+    float,
+    0.1,
+    'Strength of the pull of each personal model to the global model.',
+    Group.METHOD,
+    minimum=0.0,
+  )
+  opt_out_fraction: float = _setting(
+    float,
+    0.05,
+    'Fraction of all clients who opt out of privacy; drawn once, from the clients who may '
+    '(all, or those that the data set names).',
+    Group.METHOD,
+    minimum=0.0,
+    maximum=1.0,
+  )
+  ratio: float = _setting(
+    float,
+    1.0,
+    'Weight r of a private client relative to one who opted out. 0: private clients are not asked.',
+    Group.METHOD,
+    minimum=0.0,
+    maximum=1.0,
+  )
+  personalize: bool = _setting(
+    bool, True, 'Train personal models (Ditto) beside the global one.', Group.METHOD
+  )
+  ditto_lambda_private: float = _setting(
+    float,
+    0.1,
+    "Strength of the pull of private clients' personal models to the global model.",
+    Group.METHOD,
+    minimum=0.0,
+    requires='personalize',
+  )
+  ditto_lambda_non_private: float = _setting(
+    float,
+    0.1,
+    "Strength of the pull of opted-out clients' personal models to the global model.",
+    Group.METHOD,
+    minimum=0.0,
+    requires='personalize',
+  )
+  personalization_alpha: float = _setting(
+    float,
+    1.0,
+    "Step size of the shared part over that of the personal part (the paper's alpha times the "
+    'clients of a round). 0: nothing is shared; inf: nothing is personal.',
+    Group.METHOD,
+    minimum=0.0,
+    infinite=True,
+  )
+  minibatch_weighting: str = _setting(
+    str,
+    'average',
+    "A client's gradient: the mean over its minibatch, or the sum.",
+    Group.METHOD,
+    choices=('average', 'sum'),
+  )
+  iterate: str = _setting(
+    str,
+    'last',
+    'Which iterate is evaluated: the last one, or the average of all.',
+    Group.METHOD,
+    choices=('last', 'average'),
+  )
+  personal_layers: str = _setting(
+    str,
+    'last',
+    'What is personal: the last layer, or all parameters.',
+    Group.METHOD,
+    choices=('last', 'all'),
+  )
+  finetune_fraction: float = _setting(
+    float,
+    0.5,
+    'Fraction of the rounds after which every client goes on alone.',
+    Group.METHOD,
+    minimum=0.0,
+    maximum=1.0,
+  )
+  mocha_penalty: str = _setting(
+    str,
+    'inverse',
+    "Penalty by the inverse of the relationship matrix, as in the literature, or by the matrix "
+    "itself, as in the cross-silo paper's program.",
+    Group.METHOD,
+    choices=('inverse', 'relationship'),
+  )
+  mocha_eigenvalue_floor: float = _setting(
+    float,
+    0.1,
+    'Smallest eigenvalue of the relationship matrix, relative to its mean eigenvalue.',
+    Group.METHOD,
+    above=0.0,
+  )
+  num_clusters: int = _setting(
+    int, 4, 'Number of cluster models.', Group.METHOD, minimum=1, maximum=1000
+  )
+  selection_score: str = _setting(
+    str,
+    'auto',
+    'By what a client chooses its cluster: error rate, loss of each example clipped, mean loss '
+    'clipped, or what suits the model.',
+    Group.METHOD,
+    choices=('auto', 'error_rate', 'loss', 'mean_loss'),
+  )
+  selection_fraction: float = _setting(
+    float,
+    0.1,
+    'Fraction of the rounds, from the first on, in which clients choose their cluster.',
+    Group.METHOD,
+    minimum=0.0,
+    maximum=1.0,
+  )
+  selection_epsilon: float = _setting(
+    float,
+    None,
+    'Epsilon of one private choice of a cluster. Default: --selection_epsilon_share of the '
+    'smallest target epsilon.',
+    Group.METHOD,
+    above=0.0,
+    privacy=('example',),
+  )
+  selection_epsilon_share: float = _setting(
+    float,
+    0.03,
+    'Epsilon of one private choice of a cluster as a share of the target epsilon.',
+    Group.METHOD,
+    above=0.0,
+    maximum=1.0,
+    privacy=('example',),
+  )
+  selection_loss_clip: float = _setting(
+    float,
+    1.0,
+    'Upper bound to which losses are clipped in a private choice.',
+    Group.METHOD,
+    above=0.0,
+    privacy=('example',),
+  )
+  cluster_init_stddev: float = _setting(
+    float,
+    None,
+    "Standard deviation of convex cluster models' random starts. Default: one over the root of "
+    'the number of features.',
+    Group.METHOD,
+    above=0.0,
+  )
+  after_clustering: str = _setting(
+    str,
+    'mr_mtl',
+    'What runs inside each cluster once the choices are frozen.',
+    Group.METHOD,
+    choices=('mr_mtl', 'local', 'fedavg', 'finetune'),
   )
 
   clients_per_round: int = _setting(

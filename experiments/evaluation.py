@@ -23,7 +23,7 @@ class EvaluationTask:
   """One model on one split.
 
   Attributes:
-    split: 'test' or 'server_test'.
+    split: 'test', 'validation' or 'server_test'.
     which: 'global' or 'personal'.
     prefix: of the metrics' names.
     examples: the split's examples.
@@ -81,6 +81,16 @@ def evaluation_tasks(method, dataset) -> list[EvaluationTask]:
     )
     for which in sorted(method.evaluations, key=lambda w: w != main)
   ]  # fmt: skip
+  if dataset.validation is not None:
+    # For choosing settings: all clients together will do.
+    examples = dataset.validation.load(np.arange(dataset.validation.num_clients))
+    everyone = {EVERYONE: np.ones(examples.num_clients, bool)}
+    tasks += [
+      dataclasses.replace(
+        task, split='validation', examples=examples, client_ids=(), groups=everyone
+      )
+      for task in tasks
+    ]
   if dataset.server_test is not None and 'global' in method.evaluations:
     examples = cut_into_clients(*dataset.server_test)
     tasks.append(EvaluationTask(split='server_test', which='global', prefix='', examples=examples))
@@ -103,7 +113,10 @@ class Evaluator:
     self._computations = [
       method.build_evaluation(task.which, examples_spec(task.examples)) for task in self._tasks
     ]
-    placed = {id(t.examples): runtime.place(client_data(t.examples)) for t in self._tasks}
+    placed: dict[int, Any] = {}
+    for task in self._tasks:  # models of one split share its data
+      if id(task.examples) not in placed:
+        placed[id(task.examples)] = runtime.place(client_data(task.examples))
     self._data = [placed[id(task.examples)] for task in self._tasks]
 
   def evaluate(

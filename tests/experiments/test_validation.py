@@ -1,0 +1,70 @@
+"""Examples held out for choosing settings."""
+
+import numpy as np
+
+import datasets
+from experiments import build, evaluation, validation
+from experiments.config import ExperimentConfig
+
+
+def exam(**values):
+  return build.load_dataset(ExperimentConfig(dataset='exam', **values))
+
+
+def rows_of(examples, client):
+  count = examples.num_examples[client]
+  return {(*x.tolist(), float(y)) for x, y in zip(
+    examples.x[client][:count], examples.y[client][:count], strict=True)}  # fmt: skip
+
+
+def test_held_out_rows_are_not_trained_on_and_nothing_is_lost():
+  whole, split = exam(), exam(validation_fraction=0.25)
+  assert whole.validation is None
+  counts = split.train.num_examples + split.validation.num_examples
+  np.testing.assert_array_equal(counts, whole.train.num_examples)
+  for client in range(3):
+    train, held = rows_of(split.train, client), rows_of(split.validation, client)
+    assert train | held == rows_of(whole.train, client)
+  np.testing.assert_array_equal(split.test.x, whole.test.x)
+  np.testing.assert_allclose(
+    split.validation.num_examples, 0.25 * whole.train.num_examples, atol=0.51
+  )
+
+
+def test_the_seed_decides_and_the_statement_says_so():
+  first, again = exam(validation_fraction=0.2), exam(validation_fraction=0.2)
+  np.testing.assert_array_equal(first.validation.x, again.validation.x)
+  assert 'held out' in first.preprocessing[-1]
+
+
+def test_a_client_keeps_an_example_to_train_on():
+  kept, held = validation._split(1, 0.5, 0, 0)
+  assert len(kept) == 1 and len(held) == 0
+
+
+def test_a_source_is_split_as_arrays_are():
+  examples = exam().train
+
+  def read(client):
+    count = examples.num_examples[client]
+    return examples.x[client][:count], examples.y[client][:count]
+
+  source = datasets.ClientSource(
+    num_examples=examples.num_examples, max_examples=examples.max_examples, read=read
+  )
+  rows = [validation._split(int(n), 0.2, 0, k)[1] for k, n in enumerate(examples.num_examples)]
+  arrays, lazy = validation._part(examples, rows), validation._part(source, rows)
+  np.testing.assert_array_equal(lazy.load(np.arange(5)).x, arrays.x[:5])
+
+
+def test_validation_is_evaluated_beside_the_test_set():
+  class Method:
+    evaluations = ('global', 'personal')
+
+  tasks = evaluation.evaluation_tasks(Method, exam(validation_fraction=0.2))
+  assert [(t.split, t.which, t.prefix) for t in tasks] == [
+    ('test', 'personal', ''),
+    ('test', 'global', 'global_'),
+    ('validation', 'personal', ''),
+    ('validation', 'global', 'global_'),
+  ]
