@@ -144,12 +144,7 @@ def build_process(
   """
   if dataset is None:
     dataset = load_dataset(config)
-  if not processes.METHODS[config.method].federated:
-    dataset = pool(dataset)
-  if config.method == 'feo2':
-    away = opted_out(config, dataset)
-    groups = {**dataset.groups, 'private': ~away, 'opted out': away}
-    dataset = dataclasses.replace(dataset, groups={k: v for k, v in groups.items() if v.any()})
+  dataset = prepared(config, dataset)
   task = dataset.task
   model = tff_models.build_model(
     config.model or tff_models.DEFAULT_MODEL[task.kind],
@@ -162,7 +157,7 @@ def build_process(
   )
   privacy_plan = build_plan(config, dataset)
   somebody = dataset.train.load(np.zeros([1], np.int32))
-  hyperparameters, options = _method_settings(config)
+  hyperparameters, options = method_settings(config)
   method = processes.build(
     config.method,
     BuildSpec(
@@ -177,6 +172,19 @@ def build_process(
     ),
   )
   return Experiment(config=config, dataset=dataset, plan=privacy_plan, model=model, method=method)
+
+
+def prepared(
+  config: ExperimentConfig, dataset: datasets.FederatedDataset
+) -> datasets.FederatedDataset:
+  """The data as the method needs them: pooled, or with the group of who opted out."""
+  if not processes.METHODS[config.method].federated:
+    return pool(dataset)
+  if config.method != 'feo2':
+    return dataset
+  away = opted_out(config, dataset)
+  groups = {**dataset.groups, 'private': ~away, 'opted out': away}
+  return dataclasses.replace(dataset, groups={k: v for k, v in groups.items() if v.any()})
 
 
 def build_plan(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> plan.PrivacyPlan:
@@ -377,7 +385,7 @@ def _positive(text: str | None, what: str) -> float:
   return value
 
 
-def _method_settings(config: ExperimentConfig) -> tuple[dict[str, float], dict[str, Any]]:
+def method_settings(config: ExperimentConfig) -> tuple[dict[str, float], dict[str, Any]]:
   """What a method is given: continuous values by name, and choices by name."""
   hyperparameters, options = {}, {}
   for name, setting in settings().items():

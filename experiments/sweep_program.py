@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-import processes.registry
+import runtime
 from experiments import build, checkpoints, evaluation, interruption, results, runner, sweep_grid
 from experiments.build import Experiment
 from experiments.config import ExperimentConfig
@@ -59,11 +59,12 @@ def run_all(
     for name, experiment in experiments.items():
       _run_alone(name, experiment, num_settings, report)
     return
-  for names in batches(experiments):
-    batch = _Batch(
-      {name: experiments[name] for name in names}, num_settings, checkpoint_folder, caught, report
-    )
-    batch.run()
+  with runner.create_runtime(first) as machine:
+    for names in batches(experiments):
+      batch = _Batch(
+        machine, {n: experiments[n] for n in names}, num_settings, checkpoint_folder, caught, report
+      )
+      batch.run()
 
 
 def is_finished(folder: pathlib.Path) -> bool:
@@ -88,11 +89,13 @@ def _variant_of(built: list[Experiment], config: ExperimentConfig, dataset) -> E
   """An experiment which shares what it can with one of `built`; a new one is added to it."""
   for other in built:
     if _is_variant(other, config):
+      dataset = build.prepared(config, dataset)
       plan = build.build_plan(config, dataset)
       values = dict(other.method.hyperparameters)
       if config.privacy == 'client':
         values.update({n: v for n, v in plan.hyperparameters.items() if n in values})
-      values.update({n: v for n, v in _given(config).items() if n in values})
+      given, _ = build.method_settings(config)
+      values.update({n: v for n, v in given.items() if n in values})
       method = dataclasses.replace(other.method, hyperparameters=values)
       return dataclasses.replace(other, config=config, dataset=dataset, plan=plan, method=method)
   experiment = build.build_process(config, dataset)
@@ -106,24 +109,16 @@ def _variant_of(built: list[Experiment], config: ExperimentConfig, dataset) -> E
   return experiment
 
 
-def _given(config: ExperimentConfig) -> dict[str, float]:
-  """The continuous hyper-parameters that a configuration has, by name."""
-  names = [n for n in config.identity if sweep_grid.is_hyperparameter(n)]
-  return {
-    n: getattr(config, n) for n in (*names, 'clipping_norm') if getattr(config, n) is not None
-  }
-
-
 def _is_variant(other: Experiment, config: ExperimentConfig) -> bool:
   """Whether `config` needs only other values in the states of an experiment."""
-  free = {'seed', *(n for n in _given(config) if n in other.method.hyperparameters)}
+  given, _ = build.method_settings(config)
+  free = {'seed', *(given.keys() & other.method.hyperparameters.keys())}
   if getattr(other.plan, 'selection', None) is None:
     # A budget goes into the clients' attributes or, at client level, is the query's.
     free |= {*sweep_grid.BUDGETS}
     if config.privacy == 'client':
       free |= other.plan.hyperparameters.keys()
-  federated = processes.registry.METHODS[config.method].federated
-  return federated and sweep_grid.differing(other.config, config) <= free
+  return sweep_grid.differing(other.config, config) <= free
 
 
 def _is_same_program(a: Experiment, b: Experiment) -> bool:
@@ -151,7 +146,9 @@ def batches(experiments: Mapping[str, Experiment]) -> list[list[str]]:
 
 def _shape_key(experiment: Experiment) -> tuple:
   data = experiment.dataset
-  shapes = [str(evaluation.examples_spec(s)) for s in (data.train, data.test)]
+  somebody = np.zeros([1], np.int32)
+  splits = [s for s in (data.train, data.test, data.validation) if s is not None]
+  shapes = [str(evaluation.examples_spec(split.load(somebody))) for split in splits]
   server_test = None if data.server_test is None else data.server_test[0].shape
   return (id(experiment.method.process), data.num_clients, *shapes, server_test)
 
@@ -198,6 +195,7 @@ class _Batch:
 
   def __init__(
     self,
+    machine: runtime.Runtime,
     experiments: Mapping[str, Experiment],
     num_settings: int,
     checkpoint_folder: pathlib.Path,
@@ -209,6 +207,8 @@ class _Batch:
       n: e for n, e in experiments.items() if not is_finished(pathlib.Path(e.config.output_dir))
     }
     self._runs = list(self._experiments.values())
+    self._machine = machine
+    self._compiled_before = machine.compile_seconds
     self._num_settings = num_settings
     self._caught = caught
     self._report = report
@@ -230,11 +230,9 @@ class _Batch:
     try:
       for experiment in self._runs:
         self._folders.append(_open_folder(experiment.config))
-      with runner.create_runtime(self._runs[0].config) as machine:
-        self._machine = machine
-        self._start()
-        self._advance()
-        self._finish()
+      self._start()
+      self._advance()
+      self._finish()
     finally:
       for folder in self._folders:
         folder.close()
@@ -259,20 +257,27 @@ class _Batch:
 
   def _place_data(self) -> None:
     """Uploads each data set once: settings with the same seed share theirs."""
-    sets = list({id(e.dataset): e.dataset for e in self._runs}.values())
-    self._num_clients = sets[0].num_clients
+    sets = {id(e.dataset.train): e.dataset for e in self._runs}
+    self._num_clients = self._runs[0].dataset.num_clients
     self._data = self._machine.place(
-      _joined([evaluation.client_data(s.train) for s in sets], np.concatenate)
+      _joined([evaluation.client_data(s.train) for s in sets.values()], np.concatenate)
     )
-    position = {id(s): i for i, s in enumerate(sets)}
-    self._first_row = [position[id(e.dataset)] * self._num_clients for e in self._runs]
+    first_row = {key: i * self._num_clients for i, key in enumerate(sets)}
+    self._first_row = [first_row[id(e.dataset.train)] for e in self._runs]
     method = self._runs[0].method
-    tasks = [evaluation.evaluation_tasks(method, s) for s in sets]
+    tasks: dict[Any, list[evaluation.EvaluationTask]] = {}
+    own = []
+    for experiment in self._runs:
+      groups = tuple((n, m.tobytes()) for n, m in experiment.dataset.groups.items())
+      key = (id(experiment.dataset.train), groups)
+      if key not in tasks:
+        tasks[key] = evaluation.evaluation_tasks(method, experiment.dataset)
+      own.append(tasks[key])
     self._evaluations = []
-    for index, task in enumerate(tasks[0]):
+    for members in zip(*own, strict=True):
+      task = members[0]
       computation = method.build_evaluation(task.which, evaluation.examples_spec(task.examples))
-      own = [tasks[position[id(e.dataset)]][index] for e in self._runs]
-      self._evaluations.append(_Evaluation(self._machine, computation, own))
+      self._evaluations.append(_Evaluation(self._machine, computation, members))
 
   def _advance(self) -> None:
     rounds = self._runs[0].config.rounds
@@ -335,7 +340,8 @@ class _Batch:
       one.evaluate(self._tables, done, self._server, self._clients, each_client=last)
 
   def _finish(self) -> None:
-    seconds = max(self._seconds - self._machine.compile_seconds, 0.0)
+    compile_seconds = self._machine.compile_seconds - self._compiled_before
+    seconds = max(self._seconds - compile_seconds, 0.0)
     for name, experiment, folder, table in zip(
       self._experiments, self._runs, self._folders, self._tables, strict=True
     ):
@@ -354,7 +360,7 @@ class _Batch:
           'rounds': rounds,
           'runs_at_once': len(self._runs),
           'seconds_per_round': seconds / rounds / len(self._runs),  # this run's share
-          'compile_seconds': self._machine.compile_seconds,
+          'compile_seconds': compile_seconds,
           'peak_memory_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
       )
