@@ -91,6 +91,8 @@ def _variant_of(built: list[Experiment], config: ExperimentConfig, dataset) -> E
     if _is_variant(other, config):
       dataset = build.prepared(config, dataset)
       plan = build.build_plan(config, dataset)
+      if _denominator(plan) != _denominator(other.plan):
+        continue
       values = dict(other.method.hyperparameters)
       if config.privacy == 'client':
         values.update({n: v for n, v in plan.hyperparameters.items() if n in values})
@@ -126,8 +128,14 @@ def _is_same_program(a: Experiment, b: Experiment) -> bool:
   free = {'seed', *sweep_grid.BUDGETS, *a.method.hyperparameters}
   return (
     sweep_grid.differing(a.config, b.config) <= free
+    and _denominator(a.plan) == _denominator(b.plan)
     and a.method.process.next.type_signature == b.method.process.next.type_signature
   )
+
+
+def _denominator(plan) -> float | None:
+  """The divisor of the updates' sum, a constant of the program; None if there is none."""
+  return getattr(plan, 'denominator', None)
 
 
 def batches(experiments: Mapping[str, Experiment]) -> list[list[str]]:
