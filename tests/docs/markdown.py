@@ -7,7 +7,7 @@ import shlex
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / 'docs'
 
-_FENCED = re.compile(r'^```(\w*)(?: *(\S+))?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r'^```python([^\n]*)\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
 def pages() -> list[pathlib.Path]:
@@ -15,15 +15,9 @@ def pages() -> list[pathlib.Path]:
   return [*sorted(DOCS.rglob('*.md')), ROOT / 'README.md']
 
 
-def blocks(page: pathlib.Path, language: str) -> list[tuple[str, str]]:
-  """(file name or '', code) of every fenced block of a language, in order.
-
-  A block that shows a whole file has the file's name behind its language:
-  ```python processes/my_method.py
-  """
-  return [
-    (f or '', code) for lang, f, code in _FENCED.findall(page.read_text()) if lang == language
-  ]
+def blocks(page: pathlib.Path) -> list[tuple[str, str]]:
+  """(what stands behind the language, code) of every block of Python, in order."""
+  return [(info.strip(), code) for info, code in _PYTHON.findall(page.read_text())]
 
 
 def commands(text: str) -> list[list[str]]:

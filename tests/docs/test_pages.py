@@ -37,6 +37,12 @@ def test_flags_exist(page):
     assert flag in known, flag
 
 
+@pytest.mark.parametrize('page', _PAGES)
+def test_lines_of_code_are_short(page):
+  for _, code in markdown.blocks(markdown.ROOT / page):
+    assert all(len(line) <= 100 for line in code.splitlines())
+
+
 def config_of(arguments: list[str]) -> ExperimentConfig:
   """The configuration of a command line; a sweep's axes are left out."""
   values = {}
