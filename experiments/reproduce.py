@@ -118,7 +118,8 @@ class Selector:
     frame = frame[(frame['metric'] == self.metric) & (frame['group'] == self.group)]
     for name, value in self.where.items():
       if name in frame:  # a setting that all runs share is no column
-        frame = frame[frame[name] == value]
+        # JSON has no infinity: it is written 'inf'.
+        frame = frame[frame[name] == (float(value) if value == 'inf' else value)]
     scores = frame.groupby('setting', sort=False)['value'].agg(
       mean='mean', std=lambda v: v.std(ddof=0), seeds='size'
     )

@@ -183,11 +183,11 @@ def _belongs(name: str, values: Mapping[str, Any]) -> bool:
   method, implied = processes.registry.ALIASES.get(method, (method, {}))
   values = {**implied, **values}
   privacy = values.get('privacy', settings()['privacy'].default)
-  owners = setting.methods(name)
+  owners, required = setting.methods(name), setting.requires
   return not (
     (owners and method not in owners)
     or (setting.privacy and privacy not in setting.privacy)
-    or (setting.requires and not values.get(setting.requires))
+    or (required and not values.get(required, settings()[required].default))
   )
 
 

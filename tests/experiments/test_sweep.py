@@ -46,6 +46,14 @@ def test_a_setting_of_another_method_is_left_out():
   ]
 
 
+def test_a_setting_that_needs_a_default_is_kept():
+  base = dict(method='feo2', privacy='client', noise_multiplier=1.0, delta=1e-3)
+  grid = Grid.parse(base, ['ditto_lambda_private+ditto_lambda_non_private=1,2'], [])
+  assert len(grid.runs()) == 2
+  grid = Grid.parse({**base, 'personalize': False}, ['ditto_lambda_private=1,2'], [])
+  assert len(grid.runs()) == 1
+
+
 def test_two_settings_can_be_swept_as_one():
   grid = Grid.parse({}, ['client_learning_rate+server_learning_rate=0.5,2'], ['0'])
   rates = [(c.client_learning_rate, c.server_learning_rate) for c in grid.runs().values()]

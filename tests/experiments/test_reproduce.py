@@ -1,0 +1,115 @@
+"""Recipes: they can be read, their numbers can be found, and verdicts are right."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from experiments import reproduce
+from experiments.reproduce import Comparison, Recipe, Selector, Value
+
+RECIPES = reproduce.read_all()
+
+
+@pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.name)
+def test_every_recipe_is_whole(recipe):
+  runs = {part: recipe.grid(part).runs() for part in recipe.parts}
+  assert recipe.paper and recipe.source and recipe.minutes and (recipe.values or
+                                                                recipe.comparisons)  # fmt: skip
+  selectors = [v.selector for v in recipe.values]
+  selectors += [s for c in recipe.comparisons for s in (c.better, c.worse)]
+  for selector in selectors:
+    settings = set()
+    for config in runs[selector.part].values():
+      where = {n: float(v) if v == 'inf' else v for n, v in selector.where.items()}
+      if all(getattr(config, n) == v for n, v in where.items()):
+        identity = {n: v for n, v in config.identity.items() if n != 'seed'}
+        settings.add(json.dumps(identity, sort_keys=True))
+    assert settings, selector
+    assert selector.best or len(settings) == 1, selector
+
+
+def test_there_are_recipes():
+  assert {'silo_school_reference', 'feo2_table4', 'feo2_table5'} <= {r.name for r in RECIPES}
+
+
+def test_the_listing_says_whether_the_data_is_here(tmp_path, monkeypatch):
+  monkeypatch.delenv('PFL_DATA_DIR', raising=False)
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  recipe = Recipe(name='a', title='A', dataset_files=('a.npz',), minutes=3)
+  assert 'a.npz (not here)' in reproduce.listing([recipe], str(tmp_path))
+  (tmp_path / 'a.npz').touch()
+  assert 'not here' not in reproduce.listing([recipe], str(tmp_path))
+
+
+def table(*rows) -> pd.DataFrame:
+  frame = pd.DataFrame(rows, columns=['run', 'mtl_lambda', 'seed', 'metric', 'value'])
+  return reproduce._with_settings(frame.assign(group='all'))
+
+
+TABLE = table(
+  ('mtl_lambda=1,seed=0', 1.0, 0, 'test_mse', 0.2),
+  ('mtl_lambda=1,seed=1', 1.0, 1, 'test_mse', 0.4),
+  ('mtl_lambda=2,seed=0', 2.0, 0, 'test_mse', 0.6),
+)
+
+
+def test_a_number_is_the_mean_over_seeds_of_one_setting():
+  found = Selector(part='p', metric='test_mse', where={'mtl_lambda': 1.0}).find({'p': TABLE})
+  assert found.mean == pytest.approx(0.3) and found.std == pytest.approx(0.1)
+  assert found.seeds == 2 and found.setting == 'mtl_lambda=1'
+  with pytest.raises(ValueError, match='2 settings'):
+    Selector(part='p', metric='test_mse').find({'p': TABLE})
+  best = Selector(part='p', metric='test_mse', best=True).find({'p': TABLE})
+  assert best.setting == 'mtl_lambda=1'
+
+
+def test_a_number_out_of_tolerance_is_off():
+  one = Selector(part='p', metric='test_mse', where={'mtl_lambda': 1.0})
+  two = Selector(part='p', metric='test_mse', where={'mtl_lambda': 2.0})
+  recipe = Recipe(
+    name='a', title='A',
+    values=(Value(what='near', selector=one, expected=0.32, tolerance=0.03),
+            Value(what='far', selector=one, expected=0.32, tolerance=0.01)),
+    comparisons=(Comparison(what='order', better=one, worse=two),
+                 Comparison(what='wrong order', better=two, worse=one),
+                 Comparison(what='not by so much', better=one, worse=two, margin=0.5)),
+  )  # fmt: skip
+  verdict = reproduce.compare(recipe, {'p': TABLE})
+  assert verdict['met'].tolist() == [True, False, True, False, False]
+  lines = reproduce.verdict_lines(verdict)
+  assert lines[0].startswith('met  near') and lines[1].startswith('OFF  far')
+
+
+def test_flags_that_only_say_where_do_not_change_the_recipe():
+  own = reproduce._Arguments.of(['--data_dir=/d', '--device=cpu', '--rounds=3', '--workers=2'])
+  assert own.neutral == ['--data_dir=/d', '--device=cpu'] and own.changing == ['--rounds=3']
+  assert own.workers == 2 and own.data_dir == '/d'
+  with pytest.raises(ValueError, match='workers'):
+    reproduce._Arguments.of(['--workers=0'])
+
+
+def test_an_unknown_recipe_is_refused_with_the_known_ones(capsys):
+  assert reproduce.main(['reproduce', 'nothing']) == reproduce.EXIT_ERROR
+  assert 'silo_school_reference' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(reproduce, 'FOLDER', tmp_path)
+  (tmp_path / 'tiny.flags').write_text('--method=mr_mtl\n--dataset=exam\n--rounds=2\n')
+  number = {'part': 'p', 'metric': 'test_mse', 'where': {'mtl_lambda': 1.0}}
+  (tmp_path / 'tiny.expected.json').write_text(
+    json.dumps(
+      {
+        'title': 'Tiny', 'paper': 'none', 'source': 'Table 0', 'minutes': 1,
+        'parts': {'p': '--sweep=mtl_lambda=1,2'},
+        'values': [{'what': 'impossible', 'find': number, 'expected': -1.0, 'tolerance': 0.1}],
+      }
+    )
+  )  # fmt: skip
+  output = tmp_path / 'out'
+  assert reproduce.main(['reproduce', 'tiny', f'--output_dir={output}']) == reproduce.EXIT_OFF
+  assert 'OFF  impossible' in capsys.readouterr().out
+  assert json.loads((output / 'verdict.json').read_text())['met'] is False
+  assert 'impossible' in (output / 'report' / 'report.html').read_text()
