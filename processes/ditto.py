@@ -75,7 +75,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     init_client=personalize.init,
     hyperparameters={
       'client_learning_rate': 0.1,
-      'personal_learning_rate': 0.1,
+      'personal_learning_rate': spec.hyperparameters.get('client_learning_rate', 0.1),
       'server_learning_rate': 1.0,
       'ditto_lambda': 0.1,
       **({'clipping_norm': 1.0} if spec.plan.unit == 'example' else {}),

@@ -102,7 +102,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
       'ratio': 1.0,
       **(
         {
-          'personal_learning_rate': 0.1,
+          'personal_learning_rate': spec.hyperparameters.get('client_learning_rate', 0.1),
           'ditto_lambda_private': 0.1,
           'ditto_lambda_non_private': 0.1,
         }

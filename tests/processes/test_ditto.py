@@ -121,6 +121,12 @@ def test_a_large_lambda_is_the_global_model(native):
   assert np.linalg.norm(simulation.weights - broadcast) > 0.05
 
 
+def test_the_personal_learning_rate_is_the_clients_by_default():
+  plan = NoPrivacy(cohorts=EVERYBODY)
+  method = small.build('ditto', plan, DATA, hyperparameters={'client_learning_rate': 0.03})
+  assert method.hyperparameters['personal_learning_rate'] == 0.03
+
+
 def test_clients_never_sampled_use_the_global_model(native):
   simulation = _run(native, _method(), cohorts=[[0, 3], [0, 4]])
   personal, shared = (simulation.evaluate(which)['loss'] for which in ('personal', 'global'))
