@@ -14,7 +14,7 @@ This page is written from the registry by
 
 `--dataset=NAME` chooses one; `--dataset_option=OPTION=VALUE` sets its options, which
 `run_experiment.py --help` explains; their defaults are in brackets.
-[adding_a_data_set.md](adding_a_data_set.md) says how to add one, and how to use a table of your own.
+[adding_a_data_set.md](adding_a_data_set.md) says how to add one, or to use a table of your own.
 
 | name | what it is | where the data come from | options |
 | --- | --- | --- | --- |
