@@ -58,6 +58,13 @@ def is_static(type_: Type) -> bool:
   )
 
 
+def num_bytes(type_: Type) -> int:
+  """The bytes of a value whose leaves are tensors of known shapes."""
+  return sum(
+    static_shape(leaf).num_elements() * tf.as_dtype(leaf.dtype).size for leaf in leaf_types(type_)
+  )
+
+
 def leaf_names(type_: Type, prefix: str = '') -> list[str]:
   """A readable path for every leaf, in the order of `leaf_types`."""
   type_ = member(type_)

@@ -107,9 +107,16 @@ class XlaContext(context_base.SyncContext):
     count = _cardinality(parts)
     if self._compiled and prog.is_static:
       result = self._invoke_compiled(comp, prog, parts, count)
+
+      def at_clients(type_, leaves):
+        return values.StackedClients(type_, leaves, count)
     else:
       result = _invoke_eager(self._eager(comp), prog, parts, count)
-    return _result(prog.result_type, iter(result), count)
+
+      def at_clients(type_, clients):
+        return [_unplaced(type_, value) for value in clients]
+
+    return _result(prog.result_type, iter(result), at_clients)
 
   def _eager(self, comp) -> eager.EagerProgram:
     key = (id(comp), 'eager')
@@ -231,38 +238,32 @@ def _eager_value(type_, value):
 def _dataset(type_, value) -> tf.data.Dataset:
   if isinstance(value, tf.data.Dataset):
     return value
-  signature = type_conversions.structure_from_tensor_type_tree(
+  return tf.data.Dataset.from_generator(lambda: iter(value), output_signature=_signature(type_))
+
+
+def _signature(type_: computation_types.SequenceType) -> Any:
+  return type_conversions.structure_from_tensor_type_tree(
     lambda t: tf.TensorSpec(trees.static_shape(t), t.dtype), type_.element
   )
-  return tf.data.Dataset.from_generator(lambda: iter(value), output_signature=signature)
 
 
-def _result(type_, parts, count) -> Any:
-  """Python containers of a result's parts."""
+def _result(type_, parts, at_clients) -> Any:
+  """Python containers of a result's parts; `at_clients` makes those of CLIENTS parts."""
   if isinstance(type_, computation_types.StructType):
-    elements = [(n, t, _result(t, parts, count)) for n, t in trees.fields(type_)]
-    built = structure.Struct([(name, value) for name, _, value in elements])
+    elements = [(name, _result(t, parts, at_clients)) for name, t in trees.fields(type_)]
     # The elements are containers already; only this level is converted.
-    shell = _shell(type_)
-    return type_conversions.type_to_py_container(built, shell)
+    return type_conversions.type_to_py_container(structure.Struct(elements), _shell(type_))
   value = next(parts)
   if stages.is_client_part(type_):
-    if isinstance(value, list) and value and not tf.is_tensor(value[0]):
-      return [_eager_result(type_.member, v) for v in value]
-    if isinstance(value, list) and not trees.is_static(type_.member):
-      return [_eager_result(type_.member, v) for v in value]
-    return values.StackedClients(type_.member, tf.nest.flatten(value), count)
-  return _eager_result(trees.member(type_), value)
+    return at_clients(type_.member, value)
+  return _unplaced(trees.member(type_), value)
 
 
-def _eager_result(type_, value):
+def _unplaced(type_, value):
   leaves = []
-  for leaf, leaf_type in zip(tf.nest.flatten(value), trees.leaf_types(type_)):
+  for leaf, leaf_type in zip(tf.nest.flatten(value), trees.leaf_types(type_), strict=True):
     if isinstance(leaf_type, computation_types.SequenceType):
-      signature = type_conversions.structure_from_tensor_type_tree(
-        lambda t: tf.TensorSpec(trees.static_shape(t), t.dtype), leaf_type.element
-      )
-      leaf = tf.data.experimental.from_variant(leaf, signature)
+      leaf = tf.data.experimental.from_variant(leaf, _signature(leaf_type))
     leaves.append(leaf)
   return trees.container(type_, iter(leaves))
 

@@ -10,6 +10,7 @@ from tensorflow_federated.python.core.impl.types import computation_types
 
 from runtime import interface, trees
 from runtime.xla import context as context_lib
+from runtime.xla import devices as devices_lib
 from runtime.xla import executable, program
 
 
@@ -76,13 +77,47 @@ class XlaRuntime(interface.Runtime):
     rows = interface.cohort_rows(
       cohort, data_rows, data.num_clients, states.num_clients, settings
     )
-    run = self.context.executable(next_computation, settings=settings, updated=(1, 1))
     parts = self._parts(parameter, server_state, states, data, settings)
-    server, _, metrics = run(parts, _cohort(rows, states, data, settings))
+    if settings is None:
+      server, metrics = self._round(next_computation, parts, states, data, rows, None)
+    else:
+      size = self._settings_at_once(parameter, rows)
+      outputs = [
+        self._round(
+          next_computation,
+          [[leaf[start : start + size] for leaf in parts[0]], *parts[1:]],
+          states,
+          data,
+          rows[start : start + size],
+          len(rows[start : start + size]),
+        )
+        for start in range(0, settings, size)
+      ]
+      server, metrics = (
+        [tf.concat(leaves, axis=0) for leaves in zip(*of_part, strict=True)]
+        for of_part in zip(*outputs, strict=True)
+      )
     return (
       trees.container(result[0], iter(server)),
       trees.container(result[2], iter(metrics)),
     )
+
+  def _round(self, computation, parts, states, data, rows, settings):
+    run = self.context.executable(computation, settings=settings, updated=(1, 1))
+    server, _, metrics = run(parts, _cohort(rows, states, data, settings))
+    return server, metrics
+
+  def _settings_at_once(self, parameter, rows) -> int:
+    """How many settings of a sweep fit into half of the free memory, in equal chunks.
+
+    A setting takes its server state four times (old, new, aggregate, work) and its
+    cohort's client states twice (old, new).
+    """
+    cohort = max(len(state_rows) for state_rows, _ in rows)
+    each = 4 * trees.num_bytes(parameter[0]) + 2 * cohort * trees.num_bytes(parameter[1])
+    fits = devices_lib.free_memory(self.context.devices[0]) // 2 // max(1, each)
+    chunks = -(-len(rows) // max(1, fits))
+    return -(-len(rows) // chunks)
 
   def evaluate(
     self,

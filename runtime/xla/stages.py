@@ -99,6 +99,8 @@ class Stages:
       for n in self.program.select(_Kind.AGGREGATE, stage)
       if aggregation.reduction(n) is None
     }
+    if not types:
+      return {}
     inputs = tf.nest.flatten((parts, env))
     index = tf.range(self.settings)
 

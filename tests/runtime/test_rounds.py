@@ -1,0 +1,184 @@
+"""Rounds over a population: parity, cohorts of any size, sweeps, evaluation."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import runtime
+from tests.runtime import example_process as example
+
+
+@pytest.fixture(scope='module')
+def reference(native):
+  return example.run(native)
+
+
+@pytest.mark.parametrize('block', [None, 3])
+def test_parity_with_native_and_one_compilation_for_all_cohort_sizes(reference, block):
+  with runtime.create('xla', clients_per_block=block) as xla:
+    example.assert_same(reference, example.run(xla))
+    assert xla.compilations == 1
+    assert xla.compile_seconds > 0.0
+
+
+def test_clients_outside_the_cohort_keep_their_states():
+  with runtime.create('xla') as xla:
+    _, states, _ = example.run(xla, cohorts=[[3, 5]])
+  changed = np.any(states['personal'] != 0.0, axis=1)
+  assert changed.tolist() == [False, False, False, True, False, True, False]
+
+
+def test_the_order_of_the_cohort_does_not_matter():
+  with runtime.create('xla') as xla:
+    example.assert_same(
+      example.run(xla, cohorts=[[1, 2, 3], [4, 6]]), example.run(xla, cohorts=[[3, 1, 2], [6, 4]])
+    )
+
+
+def test_larger_cohorts_than_the_first_are_compiled_again_and_agree():
+  with runtime.create('xla') as xla:
+    many = 100
+    placed = xla.place(example.data(many))
+    results = []
+    for sizes in ([3, 90], [90]):
+      for size in sizes:
+        states = xla.place_states(example.client_states(many))
+        server, _ = xla.round(
+          example.next_round, example.server_state(), states, placed, np.arange(size)
+        )
+      results.append(xla.to_numpy(server))
+    example.assert_same(*results)
+    assert xla.compilations == 2
+
+
+@pytest.mark.parametrize('block', [None, 4])
+def test_sweep_equals_single_runs(block):
+  rates = [0.05, 0.1, 0.3]
+  cohorts = [[0, 1, 2, 3], [4, 6], []]
+  with runtime.create('xla', clients_per_block=block) as xla:
+    server = collections.OrderedDict(
+      (k, np.stack([v] * 3)) for k, v in example.server_state().items()
+    )
+    server['learning_rate'] = np.array(rates, np.float32)
+    placed = xla.place(example.data())
+    stacked = {k: np.concatenate([v] * 3) for k, v in example.client_states().items()}
+    states = xla.place_states(stacked)
+    rows = [np.array(c, np.int32) + s * example.CLIENTS for s, c in enumerate(cohorts)]
+    for _ in range(2):
+      server, metrics = xla.round(example.next_round, server, states, placed, rows, settings=3)
+    assert xla.compilations == 1
+    found = xla.to_numpy(server), states.to_numpy(), xla.to_numpy(metrics)
+    for s, rate in enumerate(rates):
+      expected = example.run(xla, [cohorts[s]] * 2, rate)
+      example.assert_same(expected[0], {k: v[s] for k, v in found[0].items()})
+      rows_of_s = slice(s * example.CLIENTS, (s + 1) * example.CLIENTS)
+      example.assert_same(expected[1], {k: v[rows_of_s] for k, v in found[1].items()})
+      example.assert_same(expected[2][-1], {k: v[s] for k, v in found[2].items()})
+
+
+def test_a_sweep_too_large_for_the_memory_is_split(monkeypatch):
+  results = []
+  for scarce in (False, True):
+    with runtime.create('xla') as xla:
+      if scarce:
+        monkeypatch.setattr('runtime.xla.devices.free_memory', lambda device: 2000)
+      server = {k: np.stack([v] * 4) for k, v in example.server_state().items()}
+      states = xla.place_states(
+        {k: np.concatenate([v] * 4) for k, v in example.client_states().items()}
+      )
+      rows = [np.array([1, 2, 3]) + s * example.CLIENTS for s in range(4)]
+      server, metrics = xla.round(
+        example.next_round, server, states, xla.place(example.data()), rows, settings=4
+      )
+      results.append((xla.to_numpy(server), states.to_numpy(), xla.to_numpy(metrics)))
+      assert xla.compilations == 1  # Equal chunks: one program serves them all.
+  example.assert_same(*results)
+
+
+def test_native_sweep_is_a_loop_over_settings(native):
+  with runtime.create('xla') as xla:
+    results = []
+    for machine in (native, xla):
+      server = {k: np.stack([v] * 2) for k, v in example.server_state().items()}
+      states = machine.place_states(
+        {k: np.concatenate([v] * 2) for k, v in example.client_states().items()}
+      )
+      rows = [np.array([1, 2, 3]), np.array([1, 4]) + example.CLIENTS]
+      server, metrics = machine.round(
+        example.next_round, server, states, machine.place(example.data()), rows, settings=2
+      )
+      results.append(
+        (machine.to_numpy(server), states.to_numpy(), machine.to_numpy(metrics))
+      )
+  example.assert_same(*results)
+
+
+@tff.tensorflow.computation(example.SERVER, example.CLIENT, example.DATA)
+def _loss(server, client, data):
+  w = server['model'] + client['personal']
+  error = tf.linalg.matvec(data['x'], w) - data['y']
+  return collections.OrderedDict(loss=tf.reduce_sum(error**2), steps=client['steps'])
+
+
+@tff.federated_computation(
+  tff.FederatedType(example.SERVER, tff.SERVER),
+  tff.FederatedType(example.CLIENT, tff.CLIENTS),
+  tff.FederatedType(example.DATA, tff.CLIENTS),
+)
+def evaluate(server, client, data):
+  return tff.federated_map(_loss, (tff.federated_broadcast(server), client, data))
+
+
+@pytest.mark.parametrize('rows', [None, [5, 0, 3]])
+def test_evaluation(native, rows):
+  def run(machine):
+    states = machine.place_states(example.client_states())
+    placed = machine.place(example.data())
+    server, _ = machine.round(
+      example.next_round, example.server_state(), states, placed, np.arange(7)
+    )
+    return machine.evaluate(evaluate, server, states, placed, rows)
+
+  with runtime.create('xla') as xla:
+    found = run(xla)
+  assert found['loss'].shape == (7 if rows is None else 3,)
+  example.assert_same(run(native), found)
+
+
+def test_evaluation_of_a_sweep():
+  with runtime.create('xla') as xla:
+    server = {k: np.stack([v] * 2) for k, v in example.server_state().items()}
+    server['model'] = np.stack([np.ones(4), np.zeros(4)]).astype(np.float32)
+    states = xla.place_states(
+      {k: np.concatenate([v] * 2) for k, v in example.client_states().items()}
+    )
+    placed = xla.place(example.data())
+    found = xla.evaluate(evaluate, server, states, placed, settings=2)
+    assert found['loss'].shape == (2, 7)
+    for s in range(2):
+      one = {k: v[s] for k, v in server.items()}
+      alone = xla.evaluate(evaluate, one, xla.place_states(example.client_states()), placed)
+      example.assert_same(alone['loss'], found['loss'][s])
+
+
+def _resident_megabytes():
+  with open('/proc/self/statm') as file:
+    return int(file.read().split()[1]) * 4096 / 2**20
+
+
+def test_rounds_leave_no_memory_behind():
+  rng = np.random.default_rng(0)
+  with runtime.create('xla') as xla:
+    placed, states = xla.place(example.data()), xla.place_states(example.client_states())
+    server = example.server_state()
+    for index in range(2000):
+      cohort = np.flatnonzero(rng.random(example.CLIENTS) < 0.5)
+      server, metrics = xla.round(example.next_round, server, states, placed, cohort)
+      float(metrics['weight'])
+      if index == 50:
+        before = _resident_megabytes()
+    assert xla.compilations == 1
+  assert _resident_megabytes() < before + 10.0
