@@ -96,7 +96,7 @@ class Setting:
         f'--{name}={value!r} must be {_KIND_WORDS[self.kind]}'
         + (f', {self.allowed}.' if self.allowed else '.')
       )
-    if self.kind is float and not (math.isfinite(value) or self.infinite and value > 0):
+    if self.kind is float and not (math.isfinite(value) or (self.infinite and value > 0)):
       raise ValueError(
         f'--{name}={value} must be a finite number'
         + (f', {self.allowed}.' if self.allowed else '.')
@@ -330,7 +330,7 @@ class ExperimentConfig:
   mocha_penalty: str = _setting(
     str,
     'inverse',
-    "Penalty by the inverse of the relationship matrix, as in the literature, or by the matrix "
+    'Penalty by the inverse of the relationship matrix, as in the literature, or by the matrix '
     "itself, as in the cross-silo paper's program.",
     Group.METHOD,
     choices=('inverse', 'relationship'),

@@ -21,6 +21,8 @@ class MethodEntry:
     personal: whether clients keep a model (client state).
     federated: whether clients keep their data; if not, they are pooled first
       (`processes.pooled.pool_clients`).
+    passes: how often a round trains on a client's data: twice for a method with a global
+      and a personal model. Example-level privacy accounts for each.
     privacy_notes: sentences which the privacy statement of a client-level run adds.
   """
 
@@ -31,6 +33,7 @@ class MethodEntry:
   flags: tuple[str, ...] = ()
   personal: bool = False
   federated: bool = True
+  passes: int = 1
   privacy_notes: tuple[str, ...] = ()
 
 
@@ -46,6 +49,7 @@ _CLUSTER_FLAGS = (
   'num_clusters',
   'selection_score',
   'selection_fraction',
+  'selection_epsilon',
   'selection_epsilon_share',
   'selection_loss_clip',
   'cluster_init_stddev',
@@ -129,6 +133,7 @@ METHODS: Mapping[str, MethodEntry] = {
       privacy_units=('none', 'client', 'example'),
       flags=(*_MEAN_FLAGS, 'ditto_lambda', 'personal_learning_rate', 'regularizer_inside_clip'),
       personal=True,
+      passes=2,
       privacy_notes=(_STAYS_ON_THE_CLIENT,),
     ),
     MethodEntry(
@@ -138,6 +143,7 @@ METHODS: Mapping[str, MethodEntry] = {
       privacy_units=('client',),
       flags=(
         'server_learning_rate',
+        'opt_out_fraction',
         'ratio',
         'personalize',
         'personal_learning_rate',
