@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -28,22 +29,31 @@ MR_MTL = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def fresh_flags():
-  with flagsaver.flagsaver():
-    yield
-
-
 def run(*arguments):
-  return cli.main(['run_experiment.py', *arguments])
+  with flagsaver.flagsaver():
+    return cli.main(['run_experiment.py', *arguments])
+
+
+@pytest.fixture(autouse=True)
+def no_process_left():
+  yield
+  for process in spawned:
+    process.kill()
+    process.communicate()
+  spawned.clear()
+
+
+spawned = []
 
 
 def spawn(*arguments):
   command = [sys.executable, str(ROOT / 'run_experiment.py'), *arguments]
   environment = {**os.environ, 'CUDA_VISIBLE_DEVICES': ''}
-  return subprocess.Popen(
+  process = subprocess.Popen(
     command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
   )
+  spawned.append(process)
+  return process
 
 
 def load(folder):
@@ -69,7 +79,7 @@ def test_dp_fedavg_and_its_resume(tmp_path, capsys, monkeypatch):
   assert 'Traceback' not in said.err
   table, summary, privacy = load(tmp_path / 'a')
   assert {'test_accuracy', 'test_accuracy_std', 'server_test_accuracy', 'clipping_norm',
-          'unclipped_fraction', 'train_loss'} <= set(summary['metrics'])  # fmt: skip
+          'train_loss'} <= set(summary['metrics'])  # fmt: skip
   assert privacy['unit'] == 'client' and privacy['rounds'] == 6 and privacy['epsilon'] > 0
   assert table.value.notna().all()
   # Stopped in the middle by a signal, then continued: the same numbers.
@@ -84,11 +94,9 @@ def test_dp_fedavg_and_its_resume(tmp_path, capsys, monkeypatch):
       os.kill(os.getpid(), signal.SIGTERM)
 
   monkeypatch.setattr(runner._Loop, '_collect', collect_then_signal)
-  with flagsaver.flagsaver():
-    assert run(*DP_FEDAVG, f'--output_dir={tmp_path}/b') == 143
+  assert run(*DP_FEDAVG, f'--output_dir={tmp_path}/b') == 143
   assert 'stopped after round 3 of 6; continue with --resume' in capsys.readouterr().err
-  with flagsaver.flagsaver():
-    assert run(*DP_FEDAVG, f'--output_dir={tmp_path}/b', '--resume') == 0
+  assert run(*DP_FEDAVG, f'--output_dir={tmp_path}/b', '--resume') == 0
   assert_same(tmp_path / 'b', tmp_path / 'a')
 
 
@@ -160,8 +168,7 @@ def test_an_unwritable_folder_is_one_line_at_once(capsys):
 def test_without_output_dir_folders_are_numbered(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   for number in (1, 2):
-    with flagsaver.flagsaver():
-      assert run(*SMALL[:3], '--rounds=1') == 0
+    assert run(*SMALL[:3], '--rounds=1') == 0
     assert f'Results: results/digits-fedavg-00{number}' in capsys.readouterr().out
 
 
@@ -192,7 +199,7 @@ def test_a_signal_ends_the_program_with_one_line(tmp_path, number, code):
   process = spawn(*SMALL[:3], '--rounds=1000000', '--eval_every=0', f'--output_dir={tmp_path}/run')
   assert process.stderr is not None
   for line in process.stderr:
-    if 'round 1 of' in line:
+    if re.search(r'round [1-9]\d* of', line):
       break
   process.send_signal(number)
   said = process.communicate(timeout=120)[1].strip().splitlines()
