@@ -55,6 +55,8 @@ class Drawing:
 
 def draw_all(data: ReportData) -> list[Drawing]:
   """All figures for which the runs have something to show."""
+  if data.curves.empty:
+    return []
   with matplotlib.rc_context(figures.STYLE):
     drawn = [f(data) for f in _FIGURES]
   return [d for d in drawn if d is not None]

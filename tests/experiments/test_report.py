@@ -1,0 +1,135 @@
+"""The report: on finished and unfinished runs, escaped, with everything in one file."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import report, report_data, report_figures, sweep_table
+from experiments.config import ExperimentConfig
+from experiments.metrics import MetricTable
+
+
+def make_run(folder, *, rounds=4, finished=True, base=0.5, **values):
+  """A run's folder as a run leaves it, with made-up numbers."""
+  config = ExperimentConfig(**{'dataset': 'exam', 'rounds': rounds, **values})
+  folder.mkdir(parents=True)
+  (folder / 'config.json').write_text(json.dumps({'config': config.to_json()}))
+  table = MetricTable()
+  for round_ in range(0, rounds + 1 if finished else rounds // 2 + 1, 2):
+    value = base + 1 / (1 + round_) + 0.01 * config.seed
+    table.add(round_, 'test', 'mse', value)
+    table.add(round_, 'test', 'mse_mean', value)
+    if config.method != 'local':
+      table.add(round_, 'test', 'global_mse', value + 0.1)
+  if finished:
+    clients = [f'<b>client {k}</b>' for k in range(5)]
+    numbers = base + np.linspace(0, 1, 5)
+    table.add_clients(rounds, 'test', {'mse': (clients, numbers)})
+    table.add_clients(rounds, 'test', {'global_mse': (clients, numbers[::-1])})
+    privacy = {'unit': config.privacy, 'epsilon': config.target_epsilon, 'statement':
+               f'Protected <i>examples</i>.\nEpsilon {config.target_epsilon}.'}  # fmt: skip
+    (folder / 'privacy.json').write_text(json.dumps(privacy))
+    summary = {'rounds': rounds, 'privacy': privacy, 'metrics_by_group': {'all': table.latest()}}
+    (folder / 'summary.json').write_text(json.dumps(summary))
+  table.write(folder / 'metrics.parquet')
+
+
+PRIVATE = dict(privacy='example', delta=1e-3)
+
+
+@pytest.fixture
+def sweep_folder(tmp_path):
+  folder = tmp_path / 'sweep'
+  for seed in (0, 1):
+    for epsilon in (2.0, 4.0):
+      common = dict(seed=seed, target_epsilon=epsilon, **PRIVATE)
+      for value in (0.0, 0.1, 1.0):
+        make_run(folder / 'runs' / f'mtl-{epsilon}-{value}-{seed}', method='mr_mtl',
+                 mtl_lambda=value, base=0.4 + 0.1 * value / epsilon, **common)  # fmt: skip
+      for method in ('local', 'fedavg'):
+        make_run(folder / 'runs' / f'{method}-{epsilon}-{seed}', method=method, base=0.6, **common)
+  return folder
+
+
+def test_a_page_holds_everything_and_needs_no_other_file(sweep_folder):
+  page = report.write([sweep_folder])
+  text = page.read_text()
+  assert not re.search(r'(src|href)="(?!data:)', text) and '<script' not in text
+  names = {'learning_curves', 'privacy_utility', 'lambda', 'clients', 'gains'}
+  for suffix in ('png', 'svg', 'csv'):
+    assert names <= {p.stem for p in page.parent.glob(f'*.{suffix}')}
+  assert text.count('data:image/svg+xml') == len(names)
+  assert '20 runs, 10 settings' in text
+  assert (page.parent / 'overview.csv').read_text().count('\n') == 11
+
+
+def test_what_comes_from_data_is_escaped(sweep_folder):
+  text = report.write([sweep_folder], title='<u>title</u>').read_text()
+  assert '<i>examples' not in text and 'Protected &lt;i&gt;examples' in text
+  assert '<u>' not in text and '<b>' not in text
+
+
+def test_seeds_are_pooled_and_lambda_has_its_end_points(sweep_folder):
+  data = report_data.read([sweep_folder])
+  drawing = report_figures.against_lambda(data)
+  assert set(drawing.data['mtl_lambda']) == {0.0, 0.1, 1.0}
+  assert set(drawing.data['seeds']) == {2}
+  lines = {line.get_label() for line in drawing.drawing.axes[0].get_lines()}
+  assert {'local', 'fedavg'} <= lines
+
+
+def test_a_front_whose_points_were_chosen_on_test_data_says_so(sweep_folder):
+  data = report_data.read([sweep_folder])
+  drawing = report_figures.privacy_utility(data)
+  assert 'CHOSEN ON TEST DATA' in drawing.caption
+  own = drawing.data[drawing.data['method'] == 'mr_mtl']
+  assert len(own) == 2 and list(own['budget']) == [2.0, 4.0]
+
+
+def test_gains_are_against_local_training(sweep_folder):
+  drawing = report_figures.gains(report_data.read([sweep_folder]))
+  assert drawing.data['comparison'].str.contains('against local').all()
+
+
+def test_a_run_in_progress_is_shown_so_far(tmp_path):
+  make_run(tmp_path / 'going', finished=False, rounds=8)
+  make_run(tmp_path / 'started', finished=False, rounds=8, seed=1)
+  (tmp_path / 'started' / 'metrics.parquet').unlink()
+  text = report.write([tmp_path]).read_text()
+  assert '2 runs are not finished' in text and '0 of 8' in text
+  assert (tmp_path / 'report' / 'learning_curves.svg').exists()
+
+
+def test_runs_without_any_numbers_give_a_page(tmp_path):
+  make_run(tmp_path / 'a', finished=False)
+  (tmp_path / 'a' / 'metrics.parquet').unlink()
+  assert 'is not finished' in report.write([tmp_path / 'a']).read_text()
+
+
+def test_a_single_run_gives_a_page(tmp_path):
+  make_run(tmp_path / 'a', target_epsilon=2.0, **PRIVATE)
+  assert 'All runs have the same settings' in report.write([tmp_path / 'a']).read_text()
+
+
+def test_folders_without_runs_are_refused(tmp_path, capsys):
+  assert report.main(['report', str(tmp_path)]) == 2
+  assert 'holds no run' in capsys.readouterr().err
+
+
+def test_equal_statements_are_shown_once(tmp_path):
+  for seed in range(3):
+    make_run(tmp_path / str(seed), seed=seed, target_epsilon=2.0, **PRIVATE)
+  assert report.write([tmp_path]).read_text().count('Epsilon 2.0.') == 1
+
+
+def test_the_table_of_a_sweep_has_a_row_for_each_number(sweep_folder):
+  runs = [sweep_table.Run.read(p) for p in report_data.find_runs(sweep_folder)]
+  frame = sweep_table.build(runs)
+  sweep_table.write(frame, sweep_folder)
+  again = pd.read_csv(sweep_folder / 'table.csv')
+  assert list(again.columns) == list(pd.read_parquet(sweep_folder / 'table.parquet').columns)
+  assert {'method', 'target_epsilon', 'mtl_lambda', 'seed', 'value'} <= set(again.columns)
+  assert not again.duplicated(['run', 'group', 'metric']).any()
