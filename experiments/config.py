@@ -216,9 +216,9 @@ class ExperimentConfig:
 
   mtl_lambda: float = _setting(
     float,
-    None,
-    "Strength of the pull of each client's model to the mean model (mr_mtl, default 1), or of "
-    'the penalty by the relationship of the clients (mocha, default 0.001).',
+    1.0,
+    "Strength of the pull of each client's model to the mean model, or (mocha) of the penalty "
+    'by the relationship of the clients.',
     Group.METHOD,
     minimum=0.0,
   )
