@@ -17,6 +17,8 @@ import os
 import pathlib
 import tempfile
 import urllib.request
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO
 
@@ -101,9 +103,10 @@ def cached_arrays(
     make: makes them where the cache has not got them.
   """
   path = cache_folder() / f'{name}.npz'
-  if path.is_file():
-    with np.load(path, allow_pickle=False) as arrays:
-      return dict(arrays)
+  # One that was cut short is made again.
+  damage = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+  with contextlib.suppress(*damage), np.load(path, allow_pickle=False) as arrays:
+    return dict(arrays)
   made = make()
   # A cache that cannot be written to only costs time.
   with contextlib.suppress(OSError), _whole_file(path) as stream:
