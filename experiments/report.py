@@ -149,7 +149,7 @@ def _status(data: ReportData) -> str:
   words = f'{len(data.runs)} runs, {len(set(data.labels))} settings.'
   if going_on:
     words += (
-      f' {len(going_on)} runs are not finished: their last values so far are shown '
+      f' Not finished: {len(going_on)}, whose last values so far are shown '
       f'(the furthest is at round {max(map(data.rounds_done, going_on))}).'
     )
   return report_html.paragraph(words)

@@ -99,14 +99,14 @@ def test_a_run_in_progress_is_shown_so_far(tmp_path):
   make_run(tmp_path / 'started', finished=False, rounds=8, seed=1)
   (tmp_path / 'started' / 'metrics.parquet').unlink()
   text = report.write([tmp_path]).read_text()
-  assert '2 runs are not finished' in text and '0 of 8' in text
+  assert 'Not finished: 2' in text and '0 of 8' in text
   assert (tmp_path / 'report' / 'learning_curves.svg').exists()
 
 
 def test_runs_without_any_numbers_give_a_page(tmp_path):
   make_run(tmp_path / 'a', finished=False)
   (tmp_path / 'a' / 'metrics.parquet').unlink()
-  assert 'is not finished' in report.write([tmp_path / 'a']).read_text()
+  assert 'Not finished: 1' in report.write([tmp_path / 'a']).read_text()
 
 
 def test_a_single_run_gives_a_page(tmp_path):
