@@ -43,6 +43,12 @@ def main(argv: list[str]) -> int:
       raise
     print(f'error: {_one_line(error)}', file=sys.stderr)
     return EXIT_ERROR
+  except Exception as error:  # a fault of ours: still one line, unless asked for more
+    if _debugging():
+      raise
+    kind = type(error).__name__
+    print(f'error: {kind}: {_one_line(error)} (--verbosity=1 shows where)', file=sys.stderr)
+    return EXIT_ERROR
   except interruption.Interrupted as interrupted:
     print(interrupted, file=sys.stderr)
     return interrupted.exit_code

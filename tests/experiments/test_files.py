@@ -1,0 +1,190 @@
+"""Atomic files, checkpoints, tables, and what is shown on the way."""
+
+import collections
+import io
+import os
+import re
+
+import numpy as np
+import pytest
+from absl import logging
+
+from experiments import checkpoints, console, figures, files, progress
+from experiments.metrics import MetricTable
+
+Tree = collections.OrderedDict
+
+
+def make_tree():
+  return Tree(
+    model=Tree(w=np.arange(6, dtype=np.float32).reshape(2, 3), b=np.zeros([], np.float64)),
+    round=np.int32(3),
+    nothing=Tree(),
+  )
+
+
+def make_table():
+  table = MetricTable()
+  for round_ in (0, 5, 10):
+    table.add(round_, 'round', 'epsilon', 0.1 * round_)
+    table.add(round_, 'test', 'mse', 1.0 / (round_ + 1))
+    table.add(round_, 'test', 'mse_mean', 1.1 / (round_ + 1))
+    table.add(round_, 'test', 'mse_std', 0.1)
+    table.add(round_, 'test', 'mse', 2.0 / (round_ + 1), group='opted_out')
+    table.add(round_, 'test', 'mse_mean', 2.0 / (round_ + 1), group='opted_out')
+    table.add(round_, 'test', 'mse_std', 0.2, group='opted_out')
+  table.add_clients(10, 'test', {'mse': (['a', 'b'], np.array([0.1, 0.2]))})
+  return table
+
+
+def save(folder, rounds):
+  arrays = checkpoints.flatten(make_tree(), 'server')
+  return checkpoints.save(
+    folder, checkpoints.Checkpoint(rounds=rounds, arrays=arrays, facts={'num_rows': 7})
+  )
+
+
+def test_a_checkpoint_gives_the_same_back(tmp_path):
+  loaded = checkpoints.load(save(tmp_path / 'c', 3))
+  assert loaded.rounds == 3 and loaded.facts == {'num_rows': 7}
+  tree = checkpoints.restore(make_tree(), loaded.arrays, 'server')
+  assert list(tree) == ['model', 'round', 'nothing'] and type(tree['model']) is Tree
+  for name, leaf in checkpoints.flatten(make_tree(), 'server').items():
+    restored = checkpoints.flatten(tree, 'server')[name]
+    assert restored.dtype == leaf.dtype and np.array_equal(restored, leaf)
+
+
+def test_a_checkpoint_is_an_ordinary_npz(tmp_path):
+  with np.load(save(tmp_path / 'c', 3), allow_pickle=False) as archive:
+    assert archive['server/model/w'].shape == (2, 3)
+
+
+def test_the_last_two_are_kept(tmp_path):
+  for rounds in (1, 2, 3, 12):
+    save(tmp_path / 'c', rounds)
+  names = [p.name for p in checkpoints.list_files(tmp_path / 'c')]
+  assert names == ['round_00000003.npz', 'round_00000012.npz']
+
+
+def test_every_flipped_byte_and_every_cut_is_found(tmp_path):
+  path = save(tmp_path / 'c', 3)
+  content = path.read_bytes()
+  rng = np.random.default_rng(0)
+  positions = [*rng.integers(0, len(content), 200), 0, *range(len(content) - 70, len(content))]
+  for position in positions:
+    changed = bytearray(content)
+    changed[position] ^= 1 << int(rng.integers(8))
+    path.write_bytes(changed)
+    with pytest.raises(checkpoints.CheckpointError, match='damaged'):
+      checkpoints.load(path)
+    path.write_bytes(content[:position])
+    with pytest.raises(checkpoints.CheckpointError, match='damaged'):
+      checkpoints.load(path)
+
+
+@pytest.mark.parametrize(
+  'change,message',
+  [
+    (lambda t: t.update(more=np.zeros(2)), 'another method or model'),
+    (lambda t: t.pop('round'), 'another method or model'),
+    (lambda t: t['model'].update(w=np.zeros((3, 2), np.float32)), 'server/model/w has shape'),
+    (lambda t: t.update(round=np.int64(3)), 'server/round has shape'),
+  ],
+)
+def test_a_checkpoint_of_something_else_is_refused(tmp_path, change, message):
+  arrays = checkpoints.load(save(tmp_path / 'c', 3)).arrays
+  template = make_tree()
+  change(template)
+  with pytest.raises(checkpoints.CheckpointError, match=message):
+    checkpoints.restore(template, arrays, 'server')
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+  path = tmp_path / 'file'
+  files.write_atomically(path, b'old')
+  with pytest.raises(RuntimeError), files.writing_atomically(path) as temporary:
+    temporary.write_bytes(b'half')
+    raise RuntimeError
+  assert path.read_bytes() == b'old' and os.listdir(tmp_path) == ['file']
+
+
+def test_a_lock_is_free_after_release(tmp_path):
+  lock = files.FolderLock(tmp_path)
+  with pytest.raises(ValueError, match=f'pid {os.getpid()}'):
+    files.FolderLock(tmp_path)
+  lock.release()
+  files.FolderLock(tmp_path).release()
+
+
+def test_the_table_survives_parquet(tmp_path):
+  table = make_table()
+  table.write(tmp_path / 'metrics.parquet')
+  assert MetricTable.read(tmp_path / 'metrics.parquet').rows == table.rows
+  frame = table.to_frame()
+  assert len(frame) == len(table.rows) and frame['round'].dtype == np.int64
+  MetricTable().write(tmp_path / 'empty.parquet')
+  assert MetricTable.read(tmp_path / 'empty.parquet').rows == []
+
+
+def test_a_damaged_table_is_one_line(tmp_path):
+  (tmp_path / 'metrics.parquet').write_bytes(b'PAR1 and so on')
+  with pytest.raises(ValueError, match='cannot be read as a table of metrics'):
+    MetricTable.read(tmp_path / 'metrics.parquet')
+
+
+def test_figures_are_drawn_and_repeatable(tmp_path):
+  for name in ('a', 'b'):
+    figures.draw_run(make_table(), tmp_path / name, title='t', metric='mse', delta=1e-3)
+  drawings = [(tmp_path / name / 'learning_curve.svg').read_text() for name in ('a', 'b')]
+  assert drawings[0] == drawings[1]
+  for words in ('mean squared error', 'communication rounds', 'epsilon (delta 0.001)', 'opted out'):
+    assert words in drawings[0]
+
+
+def test_the_final_report_has_a_row_per_group():
+  summary = {'rounds': 10, 'seconds_per_round': 0.012, 'compile_seconds': 4.2}
+  text = console.final_report(
+    table=make_table(), metric='mse', statement='Guarantee: some.', summary=summary
+  )
+  assert 'After 10 rounds (12 ms a round, 4.2 s of compiling)' in text
+  assert re.search(r'test, all clients +0\.09091 +0\.1 +0\.1', text)
+  assert re.search(r'test, opted out +0\.1818 +0\.1818 +0\.2', text)
+  assert text.endswith('Guarantee: some.')
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+def test_a_terminal_gets_one_live_line():
+  stream = Terminal()
+  shown = progress.create(100, 0, stream)
+  shown.update(0, {'test mse': 1.5}, 0.0)
+  shown.update(40, {'loss': 0.123456, 'epsilon': 2.0}, 0.05)
+  shown.close()
+  last = stream.getvalue().split('\r')[-1]
+  assert '40/100' in last and 'loss 0.1235' in last and 'epsilon 2' in last
+  assert '50 ms/round' in last and '60 rounds and 3 s left' in last
+  assert stream.getvalue().count('\n') == 1
+
+
+def test_a_file_gets_log_lines(caplog):
+  logging.set_verbosity(logging.INFO)
+  shown = progress.create(100, 0, io.StringIO())
+  with caplog.at_level('INFO', logger='absl'):
+    for rounds in range(101):
+      shown.update(rounds, {'loss': 0.5}, 0.01)
+    shown.close()
+  assert [r.message.split(':')[0] for r in caplog.records] == [
+    'round 0 of 100',
+    'round 100 of 100',
+  ]
+
+
+@pytest.mark.parametrize(
+  'seconds,words',
+  [(0.0123, '12.3 ms'), (3.456, '3.5 s'), (42.2, '42 s'), (320, '5 min 20 s'), (7500, '2 h 5 min')],
+)
+def test_durations_are_readable(seconds, words):
+  assert progress.show_seconds(seconds) == words
