@@ -22,6 +22,7 @@ from experiments.progress import show
 from experiments.report_data import ReportData, read, symbol, text
 
 _MOST_STATEMENTS = 12
+_MOST_NAMES = 4
 
 
 def write(
@@ -224,12 +225,17 @@ def _statements(data: ReportData) -> str:
     if label not in members:
       members.append(label)
   cards = [
-    report_html.card('; '.join(labels), statement)
+    report_html.card(_names(labels), statement)
     for statement, labels in list(who.items())[:_MOST_STATEMENTS]
   ]
   rest = len(who) - len(cards)
   more = [report_html.paragraph(f"{rest} more are in the runs' privacy.json.")] if rest else []
   return report_html.section('Privacy statements', report_html.cards(cards), *more)
+
+
+def _names(labels: list[str]) -> str:
+  more = f'; and {len(labels) - _MOST_NAMES} more' if len(labels) > _MOST_NAMES else ''
+  return '; '.join(labels[:_MOST_NAMES]) + more
 
 
 def _configurations(data: ReportData) -> str:

@@ -6,6 +6,7 @@ this module does not import TensorFlow.
 
 import dataclasses
 import functools
+import json
 import math
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -139,10 +140,9 @@ def read(folders: Iterable[pathlib.Path]) -> ReportData:
       raise ValueError(f'{folder} holds no run: there is no config.json in it or below it.')
     runs.update({path.resolve(): Run.read(path) for path in found})
   every = tuple(runs.values())
-  names = tuple(n for n in sweep_table.varying([r.config for r in every]) if n != 'seed')
-  return ReportData(
-    runs=every, setting_names=names, labels=tuple(label(run.config, names) for run in every)
-  )
+  configs = [run.config for run in every]
+  names = tuple(n for n in sweep_table.varying(configs) if n != 'seed')
+  return ReportData(runs=every, setting_names=names, labels=labels(configs, names))
 
 
 def find_runs(folder: pathlib.Path, depth: int = _DEPTH) -> Iterable[pathlib.Path]:
@@ -154,6 +154,27 @@ def find_runs(folder: pathlib.Path, depth: int = _DEPTH) -> Iterable[pathlib.Pat
       yield from find_runs(child, depth - 1)
 
 
+def labels(configs: Sequence[ExperimentConfig], names: Sequence[str]) -> tuple[str, ...]:
+  """The settings of configurations in words, equal for those that differ in their seed only.
+
+  A setting that some methods do not have, and that is the same where it is, is left out
+  unless labels would be the same without it.
+  """
+  telling = [
+    name for name in names
+    if len({str(c.identity[name]) for c in configs if name in c.identity}) > 1
+  ]  # fmt: skip
+  short = [label(config, telling) for config in configs]
+  whose: dict[str, set[str]] = {}
+  for text_, config in zip(short, configs, strict=True):
+    identity = {n: v for n, v in config.identity.items() if n != 'seed'}
+    whose.setdefault(text_, set()).add(json.dumps(identity, sort_keys=True))
+  return tuple(
+    text_ if len(whose[text_]) == 1 else label(config, names)
+    for text_, config in zip(short, configs, strict=True)
+  )
+
+
 def label(config: ExperimentConfig, names: Sequence[str]) -> str:
   """A setting in words: 'mr_mtl, lambda 0.1, epsilon 2'."""
   words = [config.method]
@@ -162,7 +183,9 @@ def label(config: ExperimentConfig, names: Sequence[str]) -> str:
     if name == 'method' or value is None or value == ():
       continue
     words.append(f'{symbol(name)} {text(value)}')
-  return ', '.join(words)
+  if config.privacy == 'none' and 'privacy' in names:
+    words.append('not private')
+  return ', '.join(w for w in words if not w.startswith('privacy '))
 
 
 def symbol(name: str) -> str:

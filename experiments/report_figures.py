@@ -8,19 +8,23 @@ import dataclasses
 import itertools
 import math
 import pathlib
-from collections.abc import Callable, Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import matplotlib
 import pandas as pd
 from matplotlib import figure, ticker
 
-from experiments import figures, files, sweep_table
+from experiments import figures, files, sweep_grid, sweep_table
 from experiments.metrics import EVERYONE
 from experiments.report_data import ReportData, symbol, text
 
 DASHES = ('-', '--', '-.', ':', (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 3)))
 _MOST_LINES = len(figures.COLOURS)
+_MOST_PANELS = 4
 _MOST_BOXES = 12
+_MOST_GAINS = 6
+_LABEL_WIDTH = 38
 _WORDS = {'accuracy': 'test accuracy', 'mse': 'test mean squared error'}
 _END_LINES = {'local': ('#555555', '--'), 'fedavg': ('#000000', ':')}
 
@@ -69,8 +73,7 @@ def learning_curves(data: ReportData) -> Drawing | None:
   if frame['round'].nunique() < 2:
     return None
   curves = data.over_seeds(frame, 'setting', 'round').sort_values('round', kind='stable')
-  names = list(dict.fromkeys(data.labels))
-  names = [n for n in names if n in set(curves['setting'])]
+  names, words = _shown(data, curves['setting'], _MOST_PANELS * _MOST_LINES)
   rows = 1 if len(names) <= _MOST_LINES else -(-len(names) // _MOST_LINES)
   drawing = figure.Figure(figsize=(7.4, 3.6 * rows), layout='constrained')
   panels = drawing.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
@@ -79,8 +82,9 @@ def learning_curves(data: ReportData) -> Drawing | None:
     for (colour, marker, dash), name in zip(_styles(), part, strict=False):
       own = curves[curves['setting'] == name]
       axes.plot(
-        own['round'], own['mean'], color=colour, linestyle=dash, linewidth=1.6, label=name,
-        marker=marker, markersize=4, markevery=max(1, len(own) // 8),
+        own['round'], own['mean'], color=colour, linestyle=dash, linewidth=1.6,
+        label=textwrap.fill(name, _LABEL_WIDTH), marker=marker, markersize=4,
+        markevery=max(1, len(own) // 8),
       )  # fmt: skip
       if own['seeds'].max() > 1:
         low, high = own['mean'] - own['std'], own['mean'] + own['std']
@@ -93,7 +97,8 @@ def learning_curves(data: ReportData) -> Drawing | None:
   return Drawing(
     name='learning_curves',
     title='Learning curves',
-    caption='Mean over the seeds; the band is one standard deviation over them to either side.',
+    caption='Mean over the seeds; the band is one standard deviation over them to either side.'
+    f'{words}',
     drawing=drawing,
     data=curves,
   )
@@ -188,6 +193,7 @@ def against_lambda(data: ReportData) -> Drawing | None:
     axes.set_ylabel(_WORDS[data.metric])
   for axes in panels[max(0, len(budgets) - columns) : len(budgets)]:
     axes.set_xlabel(symbol(name))
+    axes.tick_params(labelbottom=True)
     axes.xaxis.set_minor_locator(ticker.NullLocator())
   panels[0].legend(fontsize=8)
   return Drawing(
@@ -210,8 +216,7 @@ def client_distributions(data: ReportData) -> Drawing | None:
     return None
   # A client's mean over the seeds: seeds move its split.
   own = frame.groupby(['setting', 'client'], sort=False)['value'].mean().reset_index()
-  names = list(dict.fromkeys(own['setting']))
-  shown = names[:_MOST_BOXES]
+  shown, words = _shown(data, own['setting'], _MOST_BOXES)
   drawing = figure.Figure(figsize=(7.4, 1.3 + 0.42 * len(shown)), layout='constrained')
   axes = drawing.subplots()
   values = [own.loc[own['setting'] == n, 'value'].dropna() for n in shown]
@@ -223,18 +228,17 @@ def client_distributions(data: ReportData) -> Drawing | None:
   )  # fmt: skip
   for box in boxes['boxes']:
     box.set(facecolor='#cfe2f3', edgecolor='#0072B2')
-  axes.set_yticks(range(1, len(shown) + 1), shown, fontsize=8)
+  axes.set_yticks(range(1, len(shown) + 1), _wrapped(shown), fontsize=8)
   axes.invert_yaxis()
   if data.metric == 'mse' and max(v.max() for v in values) > 20 * max(v.median() for v in values):
     axes.set_xscale('log')
   axes.set_xlabel(f"{_WORDS[data.metric]} of each client's own model")
-  more = f' The first {len(shown)} of {len(names)} settings.' if len(names) > len(shown) else ''
   return Drawing(
     name='clients',
     title='The clients one by one',
     caption=(
       'Boxes hold the middle half of the clients, whiskers reach 1.5 boxes further, the diamond '
-      f"is the mean; a client's value is its mean over the seeds.{more}"
+      f"is the mean; a client's value is its mean over the seeds.{words}"
     ),
     drawing=drawing,
     data=own,
@@ -245,21 +249,21 @@ def gains(data: ReportData) -> Drawing | None:
   """Who gains and who loses: each client's difference to a reference."""
   frame = data.clients
   frame = frame[frame['metric'].isin([data.main_metric, f'test_global_{data.metric}'])]
-  methods = {label: run.config.method for label, run in zip(data.labels, data.runs, strict=True)}
   sign = 1.0 if sweep_table.is_better_high(data.metric) else -1.0
   value = frame.groupby(['setting', 'metric', 'client'], sort=False)['value'].mean()
+  configs = {label: run.config for label, run in zip(data.labels, data.runs, strict=True)}
+  local = {_asked(c): label for label, c in configs.items() if c.method == 'local'}
+  shown, chosen_how = _shown(data, frame['setting'], _MOST_GAINS, without=set(local.values()))
   pairs: list[tuple[str, pd.Series]] = []
-  local = next((label for label, method in methods.items() if method == 'local'), None)
-  for name in dict.fromkeys(frame['setting']):
-    own = value[name].get(data.main_metric) if name in value else None
-    if own is None:
-      continue
-    if local and local != name and local in value:
-      pairs.append((f'{name}, against {local}', sign * (own - value[local][data.main_metric])))
-    elif not local and f'test_global_{data.metric}' in value[name]:
-      other = value[name][f'test_global_{data.metric}']
-      pairs.append((f'{name}: own model against the global one', sign * (own - other)))
-  pairs = [(words, difference.dropna().sort_values()) for words, difference in pairs][:6]
+  for name in shown:
+    own, reference = value[name], local.get(_asked(configs[name]))
+    if reference in value:
+      difference = own[data.main_metric] - value[reference][data.main_metric]
+      pairs.append((f'{name}: against local', sign * difference))
+    elif not local and f'test_global_{data.metric}' in own:
+      difference = own[data.main_metric] - own[f'test_global_{data.metric}']
+      pairs.append((f'{name}: own model against the global one', sign * difference))
+  pairs = [(words, difference.dropna().sort_values()) for words, difference in pairs]
   if not pairs:
     return None
   columns = min(2, len(pairs))
@@ -271,7 +275,7 @@ def gains(data: ReportData) -> Drawing | None:
     at = range(len(numbers))
     axes.bar(at, numbers, width=1.0, color=[_GAIN if b else _LOSS for b in better])
     axes.axhline(0, color='black', linewidth=0.8)
-    axes.set_title(words, fontsize=8, loc='left', wrap=True)
+    axes.set_title(textwrap.fill(words, 48), fontsize=8, loc='left')
     axes.text(0.98, 0.05, f'{better.mean():.0%} gain', transform=axes.transAxes, ha='right',
               fontsize=9)  # fmt: skip
     axes.set_xticks([])
@@ -289,7 +293,8 @@ def gains(data: ReportData) -> Drawing | None:
     name='gains',
     title='Who gains and who loses',
     caption='Every bar is a client, sorted: above zero (blue) it is better off, below (orange) '
-    'worse. Extreme bars go beyond the panel; gains.csv has them all.',
+    'worse. Extreme bars go beyond the panel; gains.csv has them all.'
+    f'{chosen_how}',
     drawing=drawing,
     data=table,
   )
@@ -306,7 +311,7 @@ def groups(data: ReportData) -> Drawing | None:
   if last['group'].nunique() < 2:
     return None
   frame = data.over_seeds(last, 'setting', 'group', 'metric')
-  names = list(dict.fromkeys(frame['setting']))[:_MOST_BOXES]
+  names, words = _shown(data, frame['setting'], _MOST_BOXES)
   metrics = [m for m in wanted if m in set(frame['metric'])]
   drawing = figure.Figure(
     figsize=(3.6 * len(metrics) + 2.2, 1.4 + 0.42 * len(names)), layout='constrained'
@@ -321,14 +326,15 @@ def groups(data: ReportData) -> Drawing | None:
         own['mean'], [names.index(n) for n in own['setting']], xerr=own['std'], color=colour,
         marker=marker, linestyle='none', markersize=6, capsize=2, label=group.replace('_', ' '),
       )  # fmt: skip
-    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_yticks(range(len(names)), _wrapped(names), fontsize=8)
     axes.set_xlabel(f'{_WORDS[data.metric]}, {wanted[metric]}')
   panels[0].invert_yaxis()
   panels[-1].legend(fontsize=8)
   return Drawing(
     name='groups',
     title='Groups of clients',
-    caption='Mean over the clients of a group; the bar is one standard deviation over the seeds.',
+    caption='Mean over the clients of a group; the bar is one standard deviation over the seeds.'
+    f'{words}',
     drawing=drawing,
     data=frame,
   )
@@ -348,6 +354,33 @@ def _axes():
 def _styles() -> Iterator[tuple]:
   return zip(itertools.cycle(figures.COLOURS), itertools.cycle(figures.MARKERS),
              itertools.cycle(DASHES))  # fmt: skip
+
+
+def _wrapped(names: Sequence[str]) -> list[str]:
+  return [textwrap.fill(name, _LABEL_WIDTH) for name in names]
+
+
+def _asked(config) -> tuple:
+  """What runs must have in common to be compared client by client."""
+  names = ('dataset', 'dataset_option', 'test_fraction', 'privacy', *sweep_grid.BUDGETS)
+  return tuple(getattr(config, name) for name in names)
+
+
+def _shown(
+  data: ReportData, settings: pd.Series, most: int, *, without: Set[str] = frozenset()
+) -> tuple[list[str], str]:
+  """The settings that a figure has room for, and the words on how they were chosen."""
+  present = set(settings) - without
+  names = [name for name in dict.fromkeys(data.labels) if name in present]
+  if len(names) <= most:
+    return names, ''
+  last = _pooled(data)
+  keys = [n for n in ('method', 'privacy', 'target_epsilon', 'noise_multiplier') if n in last]
+  best, words = _best_settings(data, last[last['setting'].isin(present)], keys)
+  chosen = [name for name in names if name in set(best['setting'])]
+  words = words.replace('At each point', 'Of each method and budget')
+  few = f' The first {most} of {len(chosen)} are shown.' if len(chosen) > most else ''
+  return chosen[:most], f' {words}{few}'
 
 
 def _fit(axes, curves: pd.DataFrame) -> None:
