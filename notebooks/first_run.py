@@ -1,0 +1,94 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A first run and its figures
+#
+# 65 real schools learn to predict exam scores together, each with a model of its own (MR-MTL,
+# Liu et al., NeurIPS 2022). Every pupil's record is protected, in what a school sends and in
+# its own model.
+
+# %%
+# An environment for the command line beside this kernel, whatever Python the kernel itself has.
+import pathlib
+import subprocess
+import sys
+
+REPOSITORY = ''  # Where this notebook is on its own, as on Colab: what to `git clone`.
+
+places = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents, pathlib.Path('project').absolute()]
+root = next((place for place in places if (place / 'run_experiment.py').exists()), None)
+if root is None:
+  root = places[-1]
+  subprocess.run(['git', 'clone', '--depth=1', REPOSITORY, str(root)], check=True)
+sys.path.insert(0, str(root / 'notebooks'))
+
+import environment
+
+environment.prepare()
+
+# %% tags=["parameters"]
+ROUNDS = 50
+
+# %% [markdown]
+# ## Train
+#
+# What the command line prints at the end is the result, and the privacy statement: what is
+# protected, against what, and what is outside the guarantee.
+
+# %%
+folder = environment.experiment(
+  '--flagfile=' + str(root / 'recipes' / 'quickstart.flags'), f'--rounds={ROUNDS}'
+)
+
+# %% [markdown]
+# ## Look
+#
+# A run is a folder of ordinary files: `config.json`, `metrics.parquet`, `privacy.json`,
+# `summary.json`, figures, checkpoints. The metrics are one long table.
+
+# %%
+rows = environment.metrics(folder)
+rows.tail()
+
+# %%
+from matplotlib import pyplot as plt
+
+figure, (error, epsilon) = plt.subplots(2, 1, sharex=True, figsize=(6.4, 5))
+error.plot(environment.curve(folder, 'mse'), marker='o', label="each school's own model")
+error.plot(environment.curve(folder, 'global_mse'), marker='s', label='the mean model')
+error.set_ylabel('mean squared error')
+error.legend()
+epsilon.plot(environment.curve(folder, 'epsilon', split='round'), color='black')
+epsilon.set_ylabel('epsilon')
+epsilon.set_xlabel('rounds')
+plt.show()
+
+# %% [markdown]
+# ## Who gains, who loses
+#
+# After the last round every school's own error is in the table.
+
+# %%
+schools = rows[rows['client'].notna() & (rows['split'] == 'test')]
+errors = schools[schools['metric'] == 'mse'].set_index('client')['value']
+figure, axes = plt.subplots()
+axes.hist(errors, bins=20)
+axes.set_xlabel("a school's mean squared error")
+axes.set_ylabel('schools')
+plt.show()
+
+# %% [markdown]
+# ## What was promised
+
+# %%
+print(environment.read_json(folder, 'privacy')['statement'])

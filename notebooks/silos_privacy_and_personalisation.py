@@ -1,0 +1,99 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Privacy and personalisation in cross-silo learning
+#
+# Liu, Hu, Wu and Smith (NeurIPS 2022), the main figure at a small size: test error against
+# epsilon for local training, federated averaging and MR-MTL, which lies between them. In
+# federated averaging the noise of the silos is averaged out; alone, a silo keeps its
+# differences and all of its noise. Which is better depends on the budget, and MR-MTL can be as
+# good as either.
+
+# %%
+# An environment for the command line beside this kernel, whatever Python the kernel itself has.
+import pathlib
+import subprocess
+import sys
+
+REPOSITORY = ''  # Where this notebook is on its own, as on Colab: what to `git clone`.
+
+places = [pathlib.Path.cwd(), *pathlib.Path.cwd().parents, pathlib.Path('project').absolute()]
+root = next((place for place in places if (place / 'run_experiment.py').exists()), None)
+if root is None:
+  root = places[-1]
+  subprocess.run(['git', 'clone', '--depth=1', REPOSITORY, str(root)], check=True)
+sys.path.insert(0, str(root / 'notebooks'))
+
+import environment
+
+environment.prepare()
+
+# %% tags=["parameters"]
+ROUNDS = 50
+EPSILONS = '0.5,1,2,4,8'
+LAMBDAS = '0.1,0.3,1,3'
+SEEDS = '0-2'
+
+# %% [markdown]
+# Three programs: one for each method. lambda belongs to MR-MTL alone; the other methods come
+# once.
+
+# %%
+folder = environment.experiment(
+  '--dataset=exam',
+  '--privacy=example',
+  '--delta=1e-3',
+  f'--rounds={ROUNDS}',
+  '--eval_every=0',
+  '--client_learning_rate=0.1',
+  '--validation_fraction=0.1',
+  '--sweep=method=local,fedavg,mr_mtl',
+  f'--sweep=mtl_lambda={LAMBDAS}',
+  f'--sweep=target_epsilon={EPSILONS}',
+  f'--seeds={SEEDS}',
+)
+
+# %% [markdown]
+# ## Error against epsilon
+#
+# MR-MTL with the lambda that is best on the validation examples of each budget.
+
+# %%
+import pandas as pd
+from matplotlib import pyplot as plt
+
+best = pd.DataFrame(
+  [
+    {**entry['for'], **entry['setting'], **entry['test']}
+    for entry in environment.read_json(folder, 'sweep')['selection']
+  ]
+)
+names = {'local': 'local training', 'fedavg': 'federated averaging', 'mr_mtl': 'MR-MTL'}
+figure, axes = plt.subplots()
+for marker, (method, label) in zip('osD', names.items()):
+  line = best[best['method'] == method].sort_values('target_epsilon')
+  axes.errorbar(
+    line['target_epsilon'], line['mean'], yerr=line['std'], marker=marker, capsize=3, label=label
+  )
+axes.set_xscale('log')
+axes.set_xlabel('epsilon')
+axes.set_ylabel('mean squared error')
+axes.legend()
+plt.show()
+
+# %%
+best
+
+# %% [markdown]
+# The recipes named `silo_...` run the paper's own data sets and sizes: `make recipes` lists
+# them.
