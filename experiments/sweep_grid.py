@@ -51,6 +51,9 @@ class Grid:
   def parse(cls, base: Mapping[str, Any], sweeps: Sequence[str], seeds: Sequence[str]) -> 'Grid':
     """Reads the flags `--sweep` (name=value,value,...) and `--seeds` (0,1,2 or 0-4).
 
+    They take the place of what `base` says, which may come from a flagfile; of a repeated
+    flag (`dataset_option`) they replace the option of the same name.
+
     Raises:
       ValueError: naming the flag, its value, and what is allowed.
     """
@@ -62,13 +65,18 @@ class Grid:
       if name in axes:
         raise ValueError(f'--sweep={text} gives {name} a second time.')
       for one in name.split('+'):
-        _check_axis(one, text, values, base)
+        _check_axis(one, text, values)
         axes[name] = tuple(_value(one, v) for v in values.split(','))
-    if seeds and 'seed' in base:
-      raise ValueError(f'--seeds={_words(seeds)} and --seed={base["seed"]} exclude each other.')
-    base = dict(base)
-    chosen = _seeds(seeds) if seeds else (base.pop('seed', settings()['seed'].default),)
-    return cls(base=base, axes=axes, seeds=chosen)
+    swept = {one for name in axes for one in name.split('+')}
+    seed = base.get('seed', settings()['seed'].default)
+    return cls(
+      base={
+        name: value for name, value in base.items()
+        if name != 'seed' and (name not in swept or settings()[name].kind is tuple)
+      },
+      axes=axes,
+      seeds=_seeds(seeds) if seeds else (seed,),
+    )  # fmt: skip
 
   def runs(self) -> dict[str, ExperimentConfig]:
     """Every run's configuration by its name, the seeds of a setting side by side.
@@ -161,13 +169,11 @@ def is_hyperparameter(name: str) -> bool:
   return setting.kind is float and setting.group in (Group.TRAINING, Group.METHOD)
 
 
-def _check_axis(name: str, text: str, values: str, base: Mapping[str, Any]) -> None:
+def _check_axis(name: str, text: str, values: str) -> None:
   if name == 'seed':
     raise ValueError(f'--sweep={text}: give the seeds as --seeds={values}.')
   if name not in settings() or name in _NOT_SWEPT:
     raise ValueError(f'--sweep={text}: {name} is no setting that can be swept.')
-  if name in base and settings()[name].kind is not tuple:
-    raise ValueError(f'--sweep={text} and --{name}={base[name]} exclude each other.')
 
 
 def _continuous(name: str) -> bool:
