@@ -68,7 +68,9 @@ class Experiment:
   def initial_states(self) -> tuple[Any, Any]:
     """The server's state and all clients' states [K, ...] before the first round."""
     server = self.method.initial_server_state(self.config.seed)
-    attributes = self.plan.silo_parameters() if self.config.privacy == 'example' else {}
+    attributes = {}
+    if isinstance(self.plan, plan.ExampleLevelPrivacy):
+      attributes = self.plan.silo_parameters()
     if self.config.method == 'feo2':
       attributes['is_private'] = ~opted_out(self.config, self.dataset)
     clients = self.method.initial_client_states(server, self.dataset.num_clients, attributes)
@@ -221,6 +223,7 @@ def _cohorts(config: ExperimentConfig, population: int) -> sampling.CohortSample
 def _client_level(
   config: ExperimentConfig, cohorts: sampling.CohortSampler, dataset: datasets.FederatedDataset
 ) -> plan.PrivacyPlan:
+  clipping: plan.FixedClipping | plan.AdaptiveClipping
   if config.adaptive_clipping:
     clipping = plan.AdaptiveClipping(
       initial_norm=config.clipping_norm,
@@ -230,7 +233,7 @@ def _client_level(
     )
   else:
     clipping = plan.FixedClipping(norm=config.clipping_norm)
-  common = dict(cohorts=cohorts, delta=config.delta, clipping=clipping)
+  common: dict[str, Any] = dict(cohorts=cohorts, delta=config.delta, clipping=clipping)
   if config.method == 'feo2':
     common['num_opted_out'] = int(opted_out(config, dataset).sum())
   # With these settings a protected client sends nothing.
@@ -272,7 +275,7 @@ def pool(dataset: datasets.FederatedDataset) -> datasets.FederatedDataset:
   return dataclasses.replace(
     dataset,
     train=_one_client(dataset.train),
-    test=_one_client(dataset.test),
+    test=_one_client(dataset.test.load(np.arange(dataset.num_clients))),
     client_ids=('all clients',),
     groups={},
   )
@@ -287,12 +290,13 @@ def _example_level(
   config: ExperimentConfig, cohorts: sampling.CohortSampler, dataset: datasets.FederatedDataset
 ) -> plan.PrivacyPlan:
   num_examples = dataset.train.num_examples
-  target, delta = config.target_epsilon, config.delta
+  target: Any = config.target_epsilon
+  delta: Any = config.delta
   if config.silo_epsilons is not None:
     target, delta = read_silo_epsilons(
       pathlib.Path(config.silo_epsilons), dataset.client_ids, config.delta
     )
-  common = dict(
+  common: dict[str, Any] = dict(
     cohorts=cohorts,
     num_examples=num_examples,
     batch_size=config.batch_size,

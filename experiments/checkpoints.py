@@ -5,6 +5,7 @@ SHA-256 of its content in the zip archive's comment, so that a file that was cut
 short or altered is found before anything of it is used. The last two are kept.
 """
 
+import collections
 import dataclasses
 import hashlib
 import io
@@ -119,7 +120,7 @@ def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _rebuild(template: Any, arrays: Mapping[str, np.ndarray], path: str) -> Any:
   if isinstance(template, Mapping):
-    return type(template)(
+    return collections.OrderedDict(
       (name, _rebuild(child, arrays, f'{path}/{name}' if path else name))
       for name, child in template.items()
     )

@@ -91,7 +91,7 @@ class Setting:
       value = float(value)
     if self.kind is int and isinstance(value, float) and value.is_integer():
       value = int(value)
-    if type(value) is not self.kind:
+    if not _is_of_kind(value, self.kind):
       raise ValueError(
         f'--{name}={value!r} must be {_KIND_WORDS[self.kind]}'
         + (f', {self.allowed}.' if self.allowed else '.')
@@ -109,6 +109,10 @@ class Setting:
     if too_small or too_large or not_a_choice:
       raise ValueError(f'--{name}={value} must be {self.allowed}.')
     return value
+
+
+def _is_of_kind(value: Any, kind: type) -> bool:
+  return type(value) is kind  # True is no whole number
 
 
 def _number(value: float) -> str:

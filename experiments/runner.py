@@ -6,11 +6,13 @@ import itertools
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+import datasets
 import runtime
 from experiments import checkpoints, console, events, figures, interruption, results, startup
 from experiments import progress as progress_lib
@@ -370,28 +372,31 @@ class _Feed:
     self._cohorts = experiment.plan.cohorts
     self._seed = experiment.config.seed
     self._machine = machine
-    self._source = experiment.dataset.train
-    self._ahead = None
+    self._ahead: Any = None  # a generator, once there is one
+    self._train = experiment.dataset.train
     self._placed = None
-    if not experiment.is_loaded_by_cohort:
-      self._placed = machine.place(client_data(self._source))
+    if isinstance(self._train, datasets.ClientExamples):
+      self._placed = machine.place(client_data(self._train))
 
-  def rounds(self, start: int):
+  def rounds(self, start: int) -> Iterator[tuple[np.ndarray, Any, np.ndarray | None]]:
     """Yields (cohort, placed data, rows of the data) from round `start` on."""
-    if self._placed is not None:
-      for round_ in itertools.count(start):
-        yield self._cohorts.sample(self._seed, round_), self._placed, None
-    cohorts, wanted = itertools.tee(
-      self._cohorts.sample(self._seed, round_) for round_ in itertools.count(start)
-    )
+    cohorts = (self._cohorts.sample(self._seed, round_) for round_ in itertools.count(start))
+    if isinstance(self._train, datasets.ClientSource):
+      yield from self._load_ahead(self._train, cohorts)
+    for cohort in cohorts:
+      yield cohort, self._placed, None
+
+  def _load_ahead(self, source: datasets.ClientSource, cohorts: Iterator[np.ndarray]):
+    cohorts, wanted = itertools.tee(cohorts)
     # An empty cohort takes part with nobody's data, but the data need their shapes.
     somebody = np.zeros([1], np.int32)
-    self._ahead = self._source.prefetch(c if len(c) else somebody for c in wanted)
+    self._ahead = source.prefetch(c if len(c) else somebody for c in wanted)
     for cohort, examples in zip(cohorts, self._ahead, strict=False):
       ids = cohort if len(cohort) else somebody
       yield cohort, self._machine.place(client_data(examples, ids)), np.arange(len(cohort))
 
   def close(self) -> None:
+    """Ends the loading ahead."""
     if self._ahead is not None:
       self._ahead.close()
 

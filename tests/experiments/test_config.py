@@ -2,9 +2,9 @@
 
 import dataclasses
 import json
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 from absl import flags
@@ -150,6 +150,18 @@ def test_flags_say_what_was_given():
   assert config.resume is False and config.clipping_norm is None
 
 
+def processor_seconds_of_children():
+  usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+  return usage.ru_utime + usage.ru_stime
+
+
+def test_the_command_line_imports_nothing_heavy():
+  code = 'import sys; from experiments import cli; print(*sys.modules)'
+  loaded = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+  heavy = {'tensorflow', 'tensorflow_federated', 'pandas', 'matplotlib', 'scipy', 'sklearn'}
+  assert not heavy & set(loaded.stdout.split())
+
+
 @pytest.mark.parametrize(
   'arguments,code,words',
   [
@@ -164,11 +176,11 @@ def test_flags_say_what_was_given():
   ],
 )
 def test_help_and_errors_answer_at_once(arguments, code, words):
-  begin = time.monotonic()
+  begin = processor_seconds_of_children()
   done = subprocess.run(
     [sys.executable, 'run_experiment.py', *arguments], capture_output=True, text=True, timeout=60
   )
-  assert time.monotonic() - begin < 2.0
+  assert processor_seconds_of_children() - begin < 2.0  # also where others use the machine
   assert done.returncode == code
   assert words in done.stdout + done.stderr
   if code:
