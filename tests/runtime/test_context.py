@@ -1,0 +1,125 @@
+"""TFF's own way of calling: `process.next` with lists of clients."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import runtime
+from tests.runtime import example_process as example
+
+
+def lists():
+  data, states = example.data(), example.client_states()
+  return tuple(
+    [collections.OrderedDict((k, v[i]) for k, v in tree.items()) for i in range(example.CLIENTS)]
+    for tree in (states, data)
+  )
+
+
+def three_rounds():
+  states, data = lists()
+  server = example.server_state()
+  for _ in range(3):
+    server, states, metrics = example.next_round(server, states, data)
+  return server, list(states), metrics
+
+
+def test_next_on_lists_equals_native(native):
+  with native.context:
+    expected = three_rounds()
+  with runtime.XlaContext():
+    example.assert_same(expected, three_rounds())
+
+
+def test_results_at_clients_are_sequences_that_stay_stacked():
+  states, data = lists()
+  with runtime.XlaContext() as context:
+    server, states, _ = example.next_round(example.server_state(), states, data)
+    assert len(states) == example.CLIENTS
+    assert list(states[0]) == ['personal', 'steps']
+    assert states[-1]['steps'] == 2
+    assert [int(s['steps']) for s in states[1:3]] == [1, 2]
+    with pytest.raises(IndexError):
+      states[7]
+    assert states.stacked()['personal'].shape == (7, 4)
+    stacked_again = example.next_round(server, states, data)[1]
+    listed_again = example.next_round(server, list(states), data)[1]
+    example.assert_same(list(stacked_again), list(listed_again))
+    assert context.statistics.compilations == 1
+
+
+def test_it_can_be_tffs_default_context():
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def mean(values):
+    return tff.federated_mean(values)
+
+  # The stack is thread-local state of TFF: the old default comes back.
+  from tensorflow_federated.python.core.impl.context_stack import context_stack_impl
+
+  stack = context_stack_impl.context_stack
+  before = stack._stack[0]
+  try:
+    tff.framework.set_default_context(runtime.XlaContext())
+    assert mean([1.0, 2.0, 6.0]) == 3.0
+  finally:
+    stack.set_default_context(before)
+
+
+def test_python_containers_are_as_tff_has_them():
+  @tff.tensorflow.computation
+  def make():
+    return collections.OrderedDict(a=(1, 2.0), b=[tf.zeros([2])])
+
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_value(make(), tff.SERVER)
+
+  with runtime.XlaContext():
+    result = initialize()
+  assert isinstance(result, collections.OrderedDict)
+  assert isinstance(result['a'], tuple)
+  assert result['a'][0] == 1
+
+
+def _learning_process(differentially_private):
+  def model_fn():
+    inputs = tf.keras.layers.Input((6,))
+    outputs = tf.keras.layers.Dense(3, kernel_initializer='zeros')(inputs)
+    return tff.learning.models.from_keras_model(
+      tf.keras.Model(inputs, outputs),
+      input_spec=(tf.TensorSpec([None, 6], tf.float32), tf.TensorSpec([None], tf.int32)),
+      loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+
+  optimizer = tff.learning.optimizers.build_sgdm(0.1)
+  if differentially_private:
+    return tff.learning.algorithms.build_unweighted_fed_avg(
+      model_fn, optimizer, model_aggregator=tff.learning.dp_aggregator(0.0, 5.0)
+    )
+  return tff.learning.algorithms.build_weighted_fed_avg(model_fn, optimizer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('differentially_private', [False, True])
+def test_tff_learning_on_data_sets(native, differentially_private):
+  rng = np.random.default_rng(0)
+  datasets = [
+    tf.data.Dataset.from_tensor_slices(
+      (rng.normal(size=(5 + k, 6)).astype(np.float32), rng.integers(0, 3, 5 + k).astype(np.int32))
+    ).batch(4)
+    for k in range(3)
+  ]
+  results = []
+  for context in (native.context, runtime.XlaContext()):
+    with context:
+      process = _learning_process(differentially_private)
+      state = process.initialize()
+      for _ in range(2):
+        output = process.next(state, datasets)
+        state = output.state
+      weights = process.get_model_weights(state).trainable
+      results.append((weights, output.metrics['client_work']))
+  example.assert_same(*results)

@@ -1,0 +1,78 @@
+"""Several devices, as logical CPUs in a process of their own; the default block."""
+
+import subprocess
+import sys
+
+import pytest
+
+from runtime.xla import devices
+
+PROGRAM = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices('CPU')[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
+
+import sys, types
+import numpy as np
+import runtime
+# This folder, not a package of the same name that is installed.
+sys.modules['tests'] = types.ModuleType('tests')
+sys.modules['tests'].__path__ = ['tests']
+from tests.runtime import example_process as example
+from tests.runtime import test_intrinsics as intrinsics
+
+with runtime.create('xla') as one:
+  expected = example.run(one)
+for names, block in (('cpu:0,cpu:1,cpu:2', 1), ('cpu:2,cpu:0', 2)):
+  with runtime.create('xla', devices=names, clients_per_block=block) as several:
+    example.assert_same(expected, example.run(several))
+
+  def sweep(machine):
+    server = {k: np.stack([v] * 3) for k, v in example.server_state().items()}
+    states = machine.place_states(
+      {k: np.concatenate([v] * 3) for k, v in example.client_states().items()})
+    rows = [np.array(c, int) + s * example.CLIENTS for s, c in enumerate([[0, 1, 2, 3], [4], []])]
+    server, metrics = machine.round(
+      example.next_round, server, states, machine.place(example.data()), rows, settings=3)
+    return machine.to_numpy(server), states.to_numpy(), machine.to_numpy(metrics)
+
+  with runtime.create('xla') as one, runtime.create('xla', devices=names) as several:
+    example.assert_same(sweep(one), sweep(several))
+
+  # A fold has no merge that equals it here, so it is left out.
+  for count in (5, 0):
+    results = []
+    for options in ({}, dict(devices=names, clients_per_block=block)):
+      with runtime.XlaContext(**options):
+        result = intrinsics.as_numpy(intrinsics.everything(intrinsics.clients(count)))
+        result.pop('fold')
+        results.append(result)
+    example.assert_same(*results)
+print('agreed')
+"""
+
+
+@pytest.mark.slow
+def test_clients_are_split_over_devices():
+  done = subprocess.run(
+    [sys.executable, '-c', PROGRAM], capture_output=True, text=True, timeout=600, check=False
+  )
+  assert 'agreed' in done.stdout, done.stderr[-3000:]
+
+
+def test_default_block(monkeypatch):
+  monkeypatch.setattr(devices, 'free_memory', lambda device: 2**30)
+  assert devices.clients_per_block('/device:CPU:0', 1000, 500) == 1
+  assert devices.clients_per_block('/device:GPU:0', 1000, 500) == 256
+  assert devices.clients_per_block('/device:GPU:0', 1000, 10**6) == 1024
+  # A quarter of the memory holds 2^28 / 2^26 = 4 clients' working memory.
+  assert devices.clients_per_block('/device:GPU:0', 2**22, 500) == 4
+  assert devices.clients_per_block('/device:GPU:0', 2**40, 500) == 1
+
+
+def test_buckets():
+  assert devices.padded_size(0) == 16
+  assert devices.padded_size(100) == 128
+  assert devices.padded_size(110) == 256
+  assert devices.padded_size(139, limit=139) == 139
+  assert devices.padded_size(20, limit=139) == 32

@@ -1,0 +1,188 @@
+"""One clear exception for what cannot run; the context works afterwards."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import runtime
+from tests.runtime import example_process as example
+
+
+@pytest.fixture(scope='module')
+def xla():
+  with runtime.create('xla') as created:
+    yield created
+
+
+def works(machine):
+  example.run(machine, [[0, 1]])
+
+
+@pytest.fixture(params=['xla', 'native'])
+def machine(request, xla, native):
+  return xla if request.param == 'xla' else native
+
+
+def test_a_client_with_nan(machine):
+  tree = example.data()
+  tree['x'][3, 1, 2] = np.nan
+  with pytest.raises(ValueError, match=r'data\.x: client 3 has NaN'):
+    machine.place(tree)
+
+
+def test_arrays_for_different_numbers_of_clients(machine):
+  tree = example.data()
+  tree['y'] = tree['y'][:5]
+  with pytest.raises(ValueError, match=r'data\.y is for 5 clients; .* for 7'):
+    machine.place(tree)
+
+
+def test_wrong_dtype_of_the_data(xla):
+  tree = example.data()
+  tree['x'] = tree['x'].astype(np.float64)
+  data = xla.place(tree)
+  with pytest.raises(ValueError, match=r'data\.x has the dtype float64; float32 is expected'):
+    xla.round(
+      example.next_round,
+      example.server_state(),
+      xla.place_states(example.client_states()),
+      data,
+      [0],
+    )
+  works(xla)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (lambda s: s.pop('round'), 'server_state has the fields model, learning_rate; expected'),
+    (lambda s: s.update(model=np.zeros(3, np.float32)), r'model has the shape \(3,\); \(4,\)'),
+    (lambda s: s.update(round=np.float32(1.0)), 'round has the dtype float32; int32'),
+  ],
+)
+def test_mismatched_server_state(xla, change, message):
+  server = example.server_state()
+  change(server)
+  with pytest.raises(ValueError, match=message):
+    xla.round(
+      example.next_round,
+      server,
+      xla.place_states(example.client_states()),
+      xla.place(example.data()),
+      [0],
+    )
+  works(xla)
+
+
+@pytest.mark.parametrize(
+  ('cohort', 'message'),
+  [
+    ([0, 7], r'outside \[0, 7\)'),
+    ([1, 1], 'a client twice'),
+    ([0.5], 'integers'),
+  ],
+)
+def test_wrong_cohort(machine, cohort, message):
+  with pytest.raises(ValueError, match=message):
+    machine.round(
+      example.next_round,
+      example.server_state(),
+      machine.place_states(example.client_states()),
+      machine.place(example.data()),
+      cohort,
+    )
+
+
+def test_lists_of_different_lengths():
+  states = [collections.OrderedDict((k, v[0]) for k, v in example.client_states().items())] * 2
+  data = [collections.OrderedDict((k, v[0]) for k, v in example.data().items())] * 3
+  with runtime.XlaContext(), pytest.raises(ValueError, match='different numbers of clients'):
+    example.next_round(example.server_state(), states, data)
+
+
+def test_nan_in_a_list():
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def add(values):
+    return tff.federated_sum(values)
+
+  with runtime.XlaContext():
+    with pytest.raises(ValueError, match='client 1 has NaN'):
+      add([1.0, np.nan])
+    assert add([1.0, 2.0]) == 3.0
+
+
+def test_an_op_that_xla_does_not_have():
+  @tff.tensorflow.computation(np.float32)
+  def through_text(x):
+    return tf.strings.to_number(tf.strings.as_string(x))
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def compute(values):
+    return tff.federated_sum(tff.federated_map(through_text, values))
+
+  for block, op in ((1, 'AsString|StringToNumber'), (2, 'AsString|StringToNumber')):
+    with runtime.XlaContext(clients_per_block=block):
+      with pytest.raises(runtime.UnsupportedComputationError, match=op) as caught:
+        compute([1.0, 2.0])
+      assert '--runtime=native' in str(caught.value)
+  with runtime.XlaContext(compiled=False):
+    assert compute([1.0, 2.0]) == 3.0
+
+
+def test_an_intrinsic_that_is_not_known():
+  @tff.tensorflow.computation(np.float32, np.float32)
+  def add(a, b):
+    return a + b
+
+  @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS))
+  def compute(values):
+    @tff.federated_computation(tff.SequenceType(np.float32))
+    def reduce(sequence):
+      return tff.sequence_reduce(sequence, np.float32(0.0), add)
+
+    return tff.federated_sum(tff.federated_map(reduce, values))
+
+  with runtime.XlaContext():
+    with pytest.raises(runtime.UnsupportedComputationError, match='sequence_reduce'):
+      compute([tf.data.Dataset.range(3).map(lambda x: tf.cast(x, tf.float32))])
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    (dict(name='spark'), 'expected one of xla, native'),
+    (dict(devices='tpu'), "device='tpu': expected cpu, gpu"),
+    (dict(devices='cpu:7'), 'TensorFlow sees 1 CPU'),
+    (dict(devices='cpu,cpu'), 'twice'),
+    (dict(clients_per_block=0), 'clients_per_block=0'),
+    (dict(name='native', devices='gpu'), 'runtime=native runs on the CPU'),
+  ],
+)
+def test_options(options, message):
+  with pytest.raises(ValueError, match=message):
+    runtime.create(**options)
+
+
+def test_no_gpu():
+  if tf.config.list_physical_devices('GPU'):
+    pytest.skip('there is a GPU')
+  with pytest.raises(ValueError, match='TensorFlow sees 0 GPU'):
+    runtime.create(devices='gpu')
+
+
+def test_out_of_memory_names_the_size_that_may_fit(monkeypatch):
+  with runtime.create('xla', clients_per_block=4) as small:
+    placed, states = small.place(example.data()), small.place_states(example.client_states())
+    run = small.context.executable(example.next_round, updated=(1, 1))
+
+    def fail(*_):
+      raise tf.errors.ResourceExhaustedError(None, None, 'Out of memory while trying to allocate')
+
+    with monkeypatch.context() as patch:
+      patch.setattr(run, '_on_one_device', fail)
+      with pytest.raises(MemoryError, match='7 clients in blocks of 4 .*--clients_per_block=2'):
+        small.round(example.next_round, example.server_state(), states, placed, range(7))
+    small.round(example.next_round, example.server_state(), states, placed, range(7))

@@ -1,0 +1,86 @@
+"""TFF's worker: it always ends, and a pipe on the program's output closes."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+PROGRAM = """
+import sys
+import tensorflow_federated as tff
+import runtime
+
+@tff.tensorflow.computation
+def seven():
+  return 7
+
+machine = runtime.create('native')
+assert seven() == 7
+print('ready', flush=True)
+{ending}
+"""
+ENDINGS = {
+  'normal': 'machine.close()',
+  'not_closed': '',
+  'exception': 'raise ValueError("wrong")',
+  'hard_exit': 'import os; os._exit(3)',
+  'wait': 'import time; time.sleep(600)',
+}
+
+
+def _workers(parent: int) -> list[int]:
+  """The worker processes of a session or parent, by what they inherited."""
+  found = []
+  for folder in pathlib.Path('/proc').glob('[0-9]*'):
+    try:
+      command = (folder / 'cmdline').read_bytes()
+      environment = (folder / 'environ').read_bytes()
+    except OSError:
+      continue
+    if b'worker_binary' in command and f'RUNTIME_TEST={parent}\0'.encode() in environment:
+      found.append(int(folder.name))
+  return found
+
+
+def _start(ending: str) -> subprocess.Popen:
+  environment = {**os.environ, 'RUNTIME_TEST': str(os.getpid())}
+  return subprocess.Popen(
+    [sys.executable, '-c', PROGRAM.format(ending=ENDINGS[ending])],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    env=environment,
+    text=True,
+  )
+
+
+def _assert_no_worker_is_left():
+  deadline = time.monotonic() + 20.0
+  while _workers(os.getpid()) and time.monotonic() < deadline:
+    time.sleep(0.1)
+  assert not _workers(os.getpid())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('ending', ['normal', 'not_closed', 'exception', 'hard_exit'])
+def test_worker_ends_with_the_program_and_the_pipe_closes(ending):
+  program = _start(ending)
+  output, _ = program.communicate(timeout=120)  # Returns when the pipe is closed.
+  assert 'ready' in output
+  _assert_no_worker_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_worker_ends_with_a_signal(number):
+  program = _start('wait')
+  assert program.stdout is not None
+  while 'ready' not in program.stdout.readline():
+    assert program.poll() is None
+  assert _workers(os.getpid())
+  program.send_signal(number)
+  program.communicate(timeout=60)
+  _assert_no_worker_is_left()

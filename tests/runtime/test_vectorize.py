@@ -1,0 +1,105 @@
+"""Many lanes at once: Philox bits, and loops and branches that differ between lanes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.ops import gen_stateless_random_ops_v2 as random_ops
+
+from runtime.xla import philox
+from runtime.xla import vectorize
+
+
+@pytest.mark.parametrize('dtype', [np.int32, np.int64])
+def test_philox_keys_are_tensorflows(dtype):
+  seeds = np.array([[1, 2], [-5, 7], [123456789, -987654321], [0, 0]], dtype)
+  keys, counters = philox.key_and_counter(tf.constant(seeds))
+  for i, seed in enumerate(seeds):
+    key, counter = random_ops.stateless_random_get_key_counter(seed)
+    assert key.numpy() == keys[i].numpy()
+    assert (counter.numpy() == counters[i].numpy()).all()
+
+
+@pytest.mark.parametrize('dtype', [tf.uint32, tf.int32, tf.uint64, tf.int64])
+@pytest.mark.parametrize('size', [1, 11])
+def test_philox_bits_are_tensorflows(dtype, size):
+  keys = tf.constant([[1], [2**63 + 5], [77]], tf.uint64)
+  counters = tf.constant([[2**64 - 2, 5], [0, 0], [3, 2**64 - 1]], tf.uint64)
+  found = philox.bits(keys, counters, size, dtype)
+  for i in range(3):
+    expected = random_ops.stateless_random_uniform_full_int_v2(
+      [size], keys[i], counters[i], 1, dtype=dtype
+    )
+    assert (expected.numpy() == found[i].numpy()).all()
+
+
+def _compare(fn, *inputs):
+  """A function of one lane, for all lanes under XLA, and for each alone."""
+  inputs = [tf.constant(i.astype(np.int32 if i.dtype == np.int64 else i.dtype)) for i in inputs]
+  lanes = inputs[0].shape[0]
+  specs = [tf.TensorSpec(i.shape[1:], i.dtype) for i in inputs]
+  # A function that comes from a GraphDef, as a client's work does.
+  concrete = tf.function(fn, autograph=False).get_concrete_function(*specs)
+
+  @tf.function(jit_compile=True, autograph=False)
+  def together(*values):
+    return vectorize.vectorized(lambda lane: concrete(*lane), lanes, list(values))
+
+  expected = [fn(*(i[k] for i in inputs)) for k in range(lanes)]
+  found = together(*inputs)
+  for k in range(lanes):
+    for a, b in zip(tf.nest.flatten(expected[k]), tf.nest.flatten(found), strict=True):
+      np.testing.assert_allclose(a, b[k], rtol=1e-6)
+
+
+def test_a_loop_of_different_lengths():
+  def power(base, exponent):
+    return tf.while_loop(
+      lambda i, _: i < exponent, lambda i, x: (i + 1, x * base), (0, tf.ones([2]))
+    )
+
+  _compare(power, np.array([[1.0, 2.0], [3.0, 0.5], [2.0, 2.0]], np.float32), np.array([3, 0, 5]))
+
+
+def test_a_loop_in_a_loop():
+  def triangle(n, m):
+    def outer(i, total):
+      _, inner = tf.while_loop(
+        lambda j, _: j < i + m, lambda j, x: (j + 1, x + tf.cast(j, tf.float32)), (0, 0.0)
+      )
+      return i + 1, total + inner
+
+    return tf.while_loop(lambda i, _: i < n, outer, (0, 0.0))
+
+  _compare(triangle, np.array([4, 0, 7, 1]), np.array([0, 2, 1, 9]))
+
+
+def test_a_loop_of_one_length_carries_values_that_differ():
+  def run(x):
+    return tf.while_loop(lambda i, *_: i < 3, lambda i, a, b: (i + 1, b, a + x), (0, 0.0, 1.0))
+
+  _compare(run, np.array([1.0, -2.0], np.float32))
+
+
+def test_a_finished_lane_is_left_alone_though_its_body_would_be_nan():
+  def run(n):
+    def body(i, x):
+      return i + 1, x / tf.cast(n - i, tf.float32)
+
+    return tf.while_loop(lambda i, _: i < n, body, (0, 1.0))
+
+  _compare(run, np.array([1, 4, 0]))
+
+
+def test_branches():
+  def run(x, which):
+    first = tf.cond(x > 0.0, lambda: tf.sqrt(x), lambda: x * x)
+    return first, tf.switch_case(which, [lambda: first, lambda: -x, lambda: tf.constant(5.0)])
+
+  _compare(run, np.array([4.0, -3.0, 9.0], np.float32), np.array([0, 2, 1]))
+
+
+def test_a_branch_that_is_the_same_for_all():
+  def run(x):
+    return tf.cond(tf.constant(2) > 1, lambda: x + 1.0, lambda: x)
+
+  _compare(run, np.array([4.0, -3.0], np.float32))
