@@ -8,14 +8,15 @@ import argparse
 import csv
 import io
 import json
+import math
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from experiments import files, report_figures, report_html
+from experiments import files, report_figures, report_html, sweep_table
 from experiments.config import settings
 from experiments.metrics import EVERYONE
 from experiments.progress import show
@@ -90,8 +91,8 @@ def overview_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
     f'validation_{metric}': f'validation {metric}',
   }
   scores = data.over_seeds(last[last['metric'].isin(wanted)], 'setting', 'metric')
-  scores = scores.set_index(['setting', 'metric'])
-  metrics = [m for m in wanted if m in {key[1] for key in scores.index}]
+  found = {(row['setting'], row['metric']): row for row in sweep_table.records(scores)}
+  metrics = [m for m in wanted if m in {metric for _, metric in found}]
   heading = [*map(symbol, data.columns), 'seeds', 'rounds', 'epsilon spent', 'delta']
   heading += [f'{wanted[m]} (mean ± deviation over seeds)' for m in metrics]
   rows = []
@@ -103,12 +104,7 @@ def overview_table(data: ReportData) -> tuple[list[str], list[list[str]]]:
     row += [str(len(members)), f'{rounds}' if rounds == run.config.rounds else
             f'{rounds} of {run.config.rounds}']  # fmt: skip
     row += [show(data.epsilon(run)), text(run.config.delta)]
-    for name in metrics:
-      found = (label, name) in scores.index
-      row.append(
-        f'{show(scores.loc[(label, name), "mean"])} ± {show(scores.loc[(label, name), "std"])}'
-        if found else ''
-      )  # fmt: skip
+    row += [_score(found[label, m]) if (label, m) in found else '' for m in metrics]
     rows.append(row)
   return heading, rows
 
@@ -126,15 +122,15 @@ def _verdict(verdict: pd.DataFrame | None) -> str:
   heading = ['', 'what', 'expected', 'ours', 'difference', 'tolerance', 'seeds']
   rows = [
     [
-      'met' if row.met else 'OFF',
-      row.what,
-      text(row.expected),
-      f'{show(row.ours)} ± {show(row.deviation)}' if row.expected == row.expected else '',
-      show(row.difference),
-      show(row.tolerance),
-      str(row.seeds),
+      'met' if row['met'] else 'OFF',
+      row['what'],
+      text(row['expected']),
+      '' if math.isnan(row['expected']) else f'{show(row["ours"])} ± {show(row["deviation"])}',
+      show(row['difference']),
+      show(row['tolerance']),
+      str(row['seeds']),
     ]
-    for row in verdict.itertuples()
+    for row in sweep_table.records(verdict)
   ]
   return report_html.section('Beside the paper', report_html.table(heading, rows))
 
@@ -200,7 +196,7 @@ def _words(values: dict[str, Any]) -> str:
   return ', '.join(f'{symbol(name)} {text(value)}' for name, value in values.items())
 
 
-def _score(score: dict[str, float]) -> str:
+def _score(score: Mapping[str, float]) -> str:
   return f'{show(score["mean"])} ± {show(score["std"])}'
 
 

@@ -127,10 +127,10 @@ def privacy_utility(data: ReportData) -> Drawing | None:
   public = last[last['epsilon'] == math.inf]
   if len(public):
     free, _ = _best_settings(data, public, ['method'])
-    for row in free.itertuples():
-      axes.axhline(row.mean, color='#777777', linewidth=1, linestyle=':')
+    for row in sweep_table.records(free):
+      axes.axhline(row['mean'], color='#777777', linewidth=1, linestyle=':')
       axes.annotate(
-        f'{row.method} without privacy', (1, row.mean), xycoords=('axes fraction', 'data'),
+        f'{row["method"]} without privacy', (1, row['mean']), xycoords=('axes fraction', 'data'),
         ha='right', va='bottom', fontsize=8, color='#444444',
       )  # fmt: skip
   axes.set_xscale('log')
@@ -179,9 +179,9 @@ def against_lambda(data: ReportData) -> Drawing | None:
         linewidth=1.6, markersize=4, capsize=2, elinewidth=0.9, label=method,
       )  # fmt: skip
     if len(end_values):
-      for row in end_values[_equals(end_values[budget], value)].itertuples():
-        colour, dash = _END_LINES[row.method]
-        axes.axhline(row.mean, color=colour, linestyle=dash, linewidth=1.3, label=row.method)
+      for row in sweep_table.records(end_values[_equals(end_values[budget], value)]):
+        colour, dash = _END_LINES[row['method']]
+        axes.axhline(row['mean'], color=colour, linestyle=dash, linewidth=1.3, label=row['method'])
     positive = chosen.loc[chosen[name] > 0, name]
     axes.set_xscale('symlog', linthresh=float(positive.min()) if len(positive) else 1.0)
     axes.set_xticks(sorted(chosen[name].unique()), [text(v) for v in sorted(chosen[name].unique())])
@@ -256,8 +256,8 @@ def gains(data: ReportData) -> Drawing | None:
   shown, chosen_how = _shown(data, frame['setting'], _MOST_GAINS, without=set(local.values()))
   pairs: list[tuple[str, pd.Series]] = []
   for name in shown:
-    own, reference = value[name], local.get(_asked(configs[name]))
-    if reference in value:
+    own, reference = value[name], local.get(_asked(configs[name]), '')
+    if reference and reference in value:
       difference = own[data.main_metric] - value[reference][data.main_metric]
       pairs.append((f'{name}: against local', sign * difference))
     elif not local and f'test_global_{data.metric}' in own:
@@ -324,7 +324,8 @@ def groups(data: ReportData) -> Drawing | None:
       own = own[own['setting'].isin(names)]
       axes.errorbar(
         own['mean'], [names.index(n) for n in own['setting']], xerr=own['std'], color=colour,
-        marker=marker, linestyle='none', markersize=6, capsize=2, label=group.replace('_', ' '),
+        marker=marker, linestyle='none', markersize=6, capsize=2,
+        label=str(group).replace('_', ' '),
       )  # fmt: skip
     axes.set_yticks(range(len(names)), _wrapped(names), fontsize=8)
     axes.set_xlabel(f'{_WORDS[data.metric]}, {wanted[metric]}')

@@ -324,16 +324,14 @@ def verdict_lines(verdict: pd.DataFrame) -> list[str]:
   """The verdicts to read, one a line."""
   lines = []
   width = max(len(what) for what in verdict['what'])
-  for row in verdict.itertuples():
-    mark = 'met' if row.met else 'OFF'
-    if math.isnan(row.expected):
-      lines.append(
-        f'{mark}  {row.what.ljust(width)}  by {show(row.ours)} (> {show(row.tolerance)})'
-      )
+  for row in sweep_table.records(verdict):
+    start = f'{"met" if row["met"] else "OFF"}  {row["what"].ljust(width)}  '
+    if math.isnan(row['expected']):
+      lines.append(f'{start}by {show(row["ours"])} (> {show(row["tolerance"])})')
     else:
       lines.append(
-        f'{mark}  {row.what.ljust(width)}  {show(row.ours)} +- {show(row.deviation)}, expected '
-        f'{show(row.expected)} +- {show(row.tolerance)}'
+        f'{start}{show(row["ours"])} +- {show(row["deviation"])}, expected '
+        f'{show(row["expected"])} +- {show(row["tolerance"])}'
       )
   return lines
 

@@ -94,8 +94,7 @@ def _variant_of(built: list[Experiment], config: ExperimentConfig, dataset) -> E
       if _denominator(plan) != _denominator(other.plan):
         continue
       values = dict(other.method.hyperparameters)
-      if config.privacy == 'client':
-        values.update({n: v for n, v in plan.hyperparameters.items() if n in values})
+      values.update({n: v for n, v in _query_values(plan).items() if n in values})
       given, _ = build.method_settings(config)
       values.update({n: v for n, v in given.items() if n in values})
       method = dataclasses.replace(other.method, hyperparameters=values)
@@ -118,8 +117,7 @@ def _is_variant(other: Experiment, config: ExperimentConfig) -> bool:
   if getattr(other.plan, 'selection', None) is None:
     # A budget goes into the clients' attributes or, at client level, is the query's.
     free |= {*sweep_grid.BUDGETS}
-    if config.privacy == 'client':
-      free |= other.plan.hyperparameters.keys()
+    free |= _query_values(other.plan).keys()
   return sweep_grid.differing(other.config, config) <= free
 
 
@@ -131,6 +129,11 @@ def _is_same_program(a: Experiment, b: Experiment) -> bool:
     and _denominator(a.plan) == _denominator(b.plan)
     and a.method.process.next.type_signature == b.method.process.next.type_signature
   )
+
+
+def _query_values(plan) -> Mapping[str, float]:
+  """What a plan of client-level privacy gives its query as tensors."""
+  return plan.hyperparameters if plan.unit == 'client' else {}
 
 
 def _denominator(plan) -> float | None:

@@ -38,7 +38,8 @@ class SweepProgress:
     self._groups_done = 0
     self._rounds_done = 0  # of ended programs
     self._now: dict[int, tuple[int, int, int]] = {}  # worker -> rounds done, of, runs at once
-    self._start = self._last = time.monotonic()
+    self._last = time.monotonic()
+    self._first: tuple[float, int] | None = None  # when the first rounds were done, how many
     self._shown = shown
     self._bar = None
     if shown and sys.stderr.isatty():
@@ -85,9 +86,12 @@ class SweepProgress:
     parts.append(f'programs {self._groups_done}/{self._groups}')
     for done, rounds, runs in self._now.values():
       parts.append(f'round {done}/{rounds} of {runs} {"run" if runs == 1 else "runs at once"}')
-    done = self._done()
-    if 0 < done < self._all_rounds:
-      seconds = (time.monotonic() - self._start) * (self._all_rounds - done) / done
+    done, now = self._done(), time.monotonic()
+    if done and self._first is None:  # compiling is over: it does not foretell the rest
+      self._first = (now, done)
+    if self._first and self._first[1] < done < self._all_rounds:
+      since, before = self._first
+      seconds = (now - since) * (self._all_rounds - done) / (done - before)
       parts.append(f'{show_seconds(seconds)} left')
     return ', '.join(parts)
 

@@ -113,6 +113,11 @@ def build(runs: Sequence[Run]) -> pd.DataFrame:
   return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
 
 
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+  """The rows of a table as dictionaries."""
+  return [{str(name): value for name, value in row.items()} for row in frame.to_dict('records')]
+
+
 def write(frame: pd.DataFrame, folder: pathlib.Path) -> None:
   """Writes table.parquet and table.csv, each at once."""
   with files.writing_atomically(folder / 'table.parquet') as temporary:
