@@ -74,16 +74,29 @@ from matplotlib import pyplot as plt
 
 scores = environment.table(folder, 'test_mse')
 figure, axes = plt.subplots()
-for marker, (epsilon, budget) in zip('osD^v', scores.groupby('target_epsilon')):
+for epsilon, budget in scores.groupby('target_epsilon'):
   by_lambda = budget.groupby('mtl_lambda')['value']
   mean, deviation = by_lambda.mean(), by_lambda.std(ddof=0)
-  axes.plot(mean, marker=marker, label=f'epsilon {epsilon:g}')
+  axes.plot(mean, label=f'epsilon {epsilon:g}')
   axes.fill_between(mean.index, mean - deviation, mean + deviation, alpha=0.15)
 axes.set_xscale('symlog', linthresh=0.1)
 axes.set_xlabel('lambda')
 axes.set_ylabel('mean squared error')
 axes.legend()
 plt.show()
+
+# %% [markdown]
+# ## The report
+#
+# The same and more is on one page: figures, the chosen settings, the privacy statements and the
+# configurations side by side. `report.html` holds everything and needs no other file.
+
+# %%
+from IPython import display
+
+report = environment.report(folder)
+for picture in sorted(report.glob('*.png')):
+  display.display(display.Image(picture))
 
 # %% [markdown]
 # ## What was chosen, and on what
@@ -95,7 +108,7 @@ chosen = environment.read_json(folder, 'sweep')['selection']
 pd.DataFrame(
   [
     {
-      'epsilon': best['for']['target_epsilon'],
+      'epsilon': best['for'].get('target_epsilon'),
       **best['setting'],
       'chosen on': best['selected_on'],
       'test mse': best['test']['mean'],

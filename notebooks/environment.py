@@ -21,6 +21,7 @@ import matplotlib
 import pandas as pd
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Told apart with every kind of colour blindness, and in print by their markers.
 COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 # A notebook sets these for its own kernel; a program of another environment breaks on them.
 _OF_THE_KERNEL = ('MPLBACKEND', 'PYTHONPATH', 'PYTHONHOME', 'VIRTUAL_ENV')
@@ -43,7 +44,8 @@ def prepare() -> None:
       raise RuntimeError(f'uv could not make the environment:\n{done.stderr[-2000:]}')
   matplotlib.rcParams.update(
     {
-      'axes.prop_cycle': matplotlib.cycler(color=COLOURS),
+      'axes.prop_cycle': matplotlib.cycler(color=COLOURS, marker=list('os^DvPX')),
+      'lines.markersize': 4,
       'axes.spines.top': False,
       'axes.spines.right': False,
       'axes.grid': True,
@@ -69,7 +71,7 @@ def experiment(*flags: str) -> pathlib.Path:
   Raises:
     RuntimeError: the run failed; what it printed says why.
   """
-  lines = _show('run_experiment.py', *flags)
+  lines = _show(str(ROOT / 'run_experiment.py'), *flags)
   folder = next(line for line in reversed(lines) if line.startswith('Results: '))
   return pathlib.Path.cwd() / folder.removeprefix('Results: ')
 
@@ -101,6 +103,16 @@ def call(function: Callable[..., Any], **arguments: Any) -> Any:
     return json.loads(result.read_text())
 
 
+def report(*folders: pathlib.Path) -> pathlib.Path:
+  """Makes a report on runs or sweeps; returns its folder, which has `report.html` and pictures.
+
+  Raises:
+    RuntimeError: it failed; what it printed says why.
+  """
+  _show('-m', 'experiments.report', *map(str, folders))
+  return folders[0] / 'report'
+
+
 def metrics(folder: pathlib.Path) -> pd.DataFrame:
   """A run's metrics: round, split, client, group, metric, value."""
   return pd.read_parquet(folder / 'metrics.parquet')
@@ -116,20 +128,22 @@ def curve(folder: pathlib.Path, metric: str, *, split: str = 'test', group: str 
 def table(folder: pathlib.Path, metric: str, *, group: str = 'all') -> pd.DataFrame:
   """A sweep's last values of one metric: a row per run, its settings beside `value`."""
   rows = pd.read_parquet(folder / 'table.parquet')
+  for name, values in read_json(folder, 'sweep')['grid']['axes'].items():
+    if name not in rows:  # the same in all runs
+      rows[name] = values[0]
   return rows[(rows['metric'] == metric) & (rows['group'] == group)]
 
 
 def read_json(folder: pathlib.Path, name: str) -> dict[str, Any]:
-  """A result file: 'summary', 'privacy' or 'config'."""
+  """A result file: 'summary', 'privacy', 'config', or a sweep's 'sweep'."""
   return json.loads((folder / f'{name}.json').read_text())
 
 
 def _show(*arguments: str) -> list[str]:
   """Runs Python from the project's folder on; prints and returns its lines."""
-  program, *rest = arguments
   # The notebook's folder stays the working directory: results go there.
   process = subprocess.Popen(
-    [str(python()), '-u', str(ROOT / program), *rest],
+    [str(python()), '-u', *arguments],
     env={**_environment(), 'PYTHONPATH': str(ROOT)},
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,

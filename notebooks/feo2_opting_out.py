@@ -80,10 +80,10 @@ curves = (
   ('personal models, opted-out clients', 'test_accuracy', 'opted out'),
 )
 figure, axes = plt.subplots()
-for marker, (label, metric, group) in zip('osD', curves):
+for label, metric, group in curves:
   by_ratio = environment.table(folder, metric, group=group).groupby('ratio')['value']
   mean, deviation = by_ratio.mean(), by_ratio.std(ddof=0)
-  axes.plot(mean, marker=marker, label=label)
+  axes.plot(mean, label=label)
   axes.fill_between(mean.index, mean - deviation, mean + deviation, alpha=0.15)
 axes.set_xscale('symlog', linthresh=0.01)
 axes.set_xlabel('ratio r')

@@ -64,8 +64,8 @@ rows.tail()
 from matplotlib import pyplot as plt
 
 figure, (error, epsilon) = plt.subplots(2, 1, sharex=True, figsize=(6.4, 5))
-error.plot(environment.curve(folder, 'mse'), marker='o', label="each school's own model")
-error.plot(environment.curve(folder, 'global_mse'), marker='s', label='the mean model')
+error.plot(environment.curve(folder, 'mse'), label="each school's own model")
+error.plot(environment.curve(folder, 'global_mse'), label='the mean model')
 error.set_ylabel('mean squared error')
 error.legend()
 epsilon.plot(environment.curve(folder, 'epsilon', split='round'), color='black')

@@ -80,11 +80,9 @@ best = pd.DataFrame(
 )
 names = {'local': 'local training', 'fedavg': 'federated averaging', 'mr_mtl': 'MR-MTL'}
 figure, axes = plt.subplots()
-for marker, (method, label) in zip('osD', names.items()):
+for method, label in names.items():
   line = best[best['method'] == method].sort_values('target_epsilon')
-  axes.errorbar(
-    line['target_epsilon'], line['mean'], yerr=line['std'], marker=marker, capsize=3, label=label
-  )
+  axes.errorbar(line['target_epsilon'], line['mean'], yerr=line['std'], capsize=3, label=label)
 axes.set_xscale('log')
 axes.set_xlabel('epsilon')
 axes.set_ylabel('mean squared error')

@@ -97,7 +97,7 @@ silos[['num_examples', 'sampling_rate', 'noise_multiplier', 'epsilon', 'mse']]
 from matplotlib import pyplot as plt
 
 figure, axes = plt.subplots()
-axes.plot(environment.curve(folder, 'mse'), marker='o')
+axes.plot(environment.curve(folder, 'mse'))
 axes.set_xlabel('rounds')
 axes.set_ylabel('mean squared error')
 plt.show()

@@ -124,8 +124,8 @@ print(f'the model differs from the truth by {result["error"]:.1e}')
 from matplotlib import pyplot as plt
 
 figure, axes = plt.subplots()
-for (name, seconds), marker in zip(result['seconds'].items(), 'os'):
-  axes.plot(range(1, len(seconds) + 1), seconds, marker=marker, markersize=3, label=name)
+for name, seconds in result['seconds'].items():
+  axes.plot(range(1, len(seconds) + 1), seconds, label=name)
 axes.set_yscale('log')
 axes.set_xlabel('round')
 axes.set_ylabel('seconds')

@@ -11,7 +11,7 @@ from tests.docs import markdown
 
 _PAGES = [str(page.relative_to(markdown.ROOT)) for page in markdown.pages()]
 _SWEEP = ('sweep', 'seeds', 'workers', 'select_on')
-_ABSL = ('flagfile', 'help', 'helpfull', 'verbosity')
+_OTHERS = ('extra', 'flagfile', 'help', 'helpfull', 'verbosity')  # of absl and uv
 
 
 @pytest.mark.parametrize('page', _PAGES)
@@ -30,7 +30,7 @@ def test_commands_are_experiments(page):
 
 @pytest.mark.parametrize('page', _PAGES)
 def test_flags_exist(page):
-  known = {*settings(), *_SWEEP, *_ABSL}
+  known = {*settings(), *_SWEEP, *_OTHERS}
   known |= {flag for entry in METHODS.values() for flag in entry.flags}
   text = (markdown.ROOT / page).read_text()
   for flag in re.findall(r'`--(\w+)', text):

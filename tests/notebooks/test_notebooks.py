@@ -61,7 +61,7 @@ def test_the_kernel_needs_little(name):
     elif isinstance(node, ast.ImportFrom):
       imported.add((node.module or '').partition('.')[0])
   assert imported <= {
-    'environment', 'matplotlib', 'pandas', 'pathlib', 'subprocess', 'sys', 'tempfile',
+    'IPython', 'environment', 'matplotlib', 'pandas', 'pathlib', 'subprocess', 'sys', 'tempfile',
   }  # fmt: skip
 
 

@@ -1,0 +1,30 @@
+"""Pages whose blocks of code are one program: it runs as it stands."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs import markdown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'page, said',
+  [('runtime.md', 'examples in the last round'), ('python_api.md', 'Guarantee: epsilon = ')],
+)
+def test_the_code_runs(tmp_path, page, said):
+  program = tmp_path / 'program.py'
+  program.write_text('\n'.join(code for _, code in markdown.blocks(markdown.DOCS / page)))
+  done = subprocess.run(
+    [sys.executable, program],
+    cwd=tmp_path,
+    env={**os.environ, 'PYTHONPATH': str(markdown.ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=600,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr
+  assert said in done.stdout
