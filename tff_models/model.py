@@ -80,9 +80,7 @@ def hinge() -> Objective:
 
 def logistic() -> Objective:
   """Binary labels -1 and +1: logistic loss, accuracy of the sign."""
-  return dataclasses.replace(
-    hinge(), loss=lambda outputs, y: tf.math.softplus(-y * outputs)
-  )
+  return dataclasses.replace(hinge(), loss=lambda outputs, y: tf.math.softplus(-y * outputs))
 
 
 def cross_entropy() -> Objective:
@@ -125,13 +123,9 @@ def multilabel() -> Objective:
 
   def loss(logits, y):
     targets = tf.cast(y, tf.float32)
-    return tf.reduce_mean(
-      tf.math.softplus(logits) - targets * logits, axis=-1
-    )
+    return tf.reduce_mean(tf.math.softplus(logits) - targets * logits, axis=-1)
 
-  return Objective(
-    loss=loss, metrics=one_versus_all().metrics, metric_names=('accuracy',)
-  )
+  return Objective(loss=loss, metrics=one_versus_all().metrics, metric_names=('accuracy',))
 
 
 def _argmax_accuracy(logits, y):

@@ -24,9 +24,7 @@ MODELS = {
     ),
     ModelEntry(name='linear_svm', summary='linear support vector machine', tasks=('binary',)),
     ModelEntry(name='logistic_regression', summary='logistic regression', tasks=('binary',)),
-    ModelEntry(
-      name='softmax', summary='one softmax layer', tasks=('classification', 'multilabel')
-    ),
+    ModelEntry(name='softmax', summary='one softmax layer', tasks=('classification', 'multilabel')),
     ModelEntry(
       name='one_versus_all',
       summary='linear, squared loss per class, no bias (PPSGD)',
