@@ -58,22 +58,21 @@ def build(spec: BuildSpec) -> FederatedMethod:
 
   def relate(models, floor):
     """Omega and the matrix that penalises W, from the rows of W."""
-    products = tf.matmul(models, models, transpose_b=True)
-    # Divergence must show in the metrics; it must not end the run inside the decomposition.
-    finite = tf.reduce_all(tf.math.is_finite(products))
-    values, vectors = tf.linalg.eigh(tf.where(finite, products, 0.0))
-    values = tf.sqrt(tf.maximum(values, 0.0))
-    mean = tf.reduce_mean(values)
+    vectors, values = _left_singular(models)
+    total = tf.reduce_sum(values)
     # All models zero: nobody is related to anybody.
-    values = tf.where(mean > 0.0, values / tf.where(mean > 0.0, mean, 1.0), 1.0)
-    values = tf.maximum(values, floor)
-    values /= tf.reduce_sum(values)
+    lowest = tf.where(total > 0.0, floor * total / num_clients, 1.0)
+    raised = tf.maximum(values, lowest)
+    trace = tf.reduce_sum(raised) + float(num_clients - values.shape[0]) * lowest
 
-    def with_eigenvalues(eigenvalues):
-      return tf.matmul(vectors * eigenvalues, vectors, transpose_b=True)
+    def with_eigenvalues(in_span, elsewhere):
+      in_span = tf.matmul(vectors * (in_span - elsewhere), vectors, transpose_b=True)
+      return in_span + elsewhere * tf.eye(num_clients)
 
-    relationship = with_eigenvalues(values)
-    penalty = with_eigenvalues(1.0 / values) if form == 'inverse' else relationship
+    relationship = with_eigenvalues(raised / trace, lowest / trace)
+    penalty = relationship
+    if form == 'inverse':
+      penalty = with_eigenvalues(trace / raised, trace / lowest)
     return Tree(relationship=relationship, penalty=penalty)
 
   def init_server(server):
@@ -122,6 +121,23 @@ def build(spec: BuildSpec) -> FederatedMethod:
     },
     models={'personal': lambda server, client: client['model']},
   )
+
+
+def _left_singular(matrix):
+  """Left singular vectors [K, r] and values [r] of a [K, P] matrix, r = min(K, P).
+
+  By the eigenvectors of the smaller of its two Gram matrices: XLA's decomposition of a large
+  one takes longer than the rest of a round. Vectors of a value 0 may be anything there.
+  """
+  wide = matrix.shape[0] <= matrix.shape[1]
+  gram = tf.matmul(matrix, matrix, transpose_a=not wide, transpose_b=wide)
+  # Divergence must show in the metrics; it must not end the run inside the decomposition.
+  finite = tf.reduce_all(tf.math.is_finite(gram))
+  squares, vectors = tf.linalg.eigh(tf.where(finite, gram, 0.0))
+  values = tf.sqrt(tf.maximum(squares, 0.0))
+  if not wide:
+    vectors = tf.math.divide_no_nan(tf.matmul(matrix, vectors), values)
+  return vectors, values
 
 
 def _flatten(params):

@@ -41,7 +41,7 @@ def test_one_cluster_is_fedavg(private, weighting):
   data = federation.regression_data(sizes=[8, 5, 2])
   ours = _run('ifca', data, 3, private=private, num_clusters=1, weighting=weighting)
   fedavg = _run('fedavg', data, 3, private=private, weighting=weighting)
-  np.testing.assert_array_equal(
+  federation.assert_trees_equal(
     _clusters(ours)[0], federation.parameter_vector(fedavg.server['model'])
   )
   federation.assert_trees_equal(ours.evaluate('personal'), fedavg.evaluate('global'))
@@ -97,7 +97,7 @@ def test_while_it_clusters_the_preconditioned_method_is_ifca(private):
   data = federation.regression_data(sizes=[8, 5, 2])
   ours = _run('ifca_mr_mtl', data, 3, selections=3, private=private)
   ifca = _run('ifca', data, 3, selections=3, private=private)
-  np.testing.assert_array_equal(_clusters(ours), _clusters(ifca))
+  federation.assert_trees_equal(_clusters(ours), _clusters(ifca))
   federation.assert_trees_equal(ours.evaluate(), ifca.evaluate())
 
 
@@ -105,7 +105,7 @@ def test_preconditioned_fedavg_is_ifca_with_frozen_choices():
   data = federation.regression_data(sizes=[8, 5, 2])
   ours = _run('ifca_mr_mtl', data, 4, after_clustering='fedavg')
   ifca = _run('ifca', data, 4)
-  np.testing.assert_array_equal(_clusters(ours), _clusters(ifca))
+  federation.assert_trees_equal(_clusters(ours), _clusters(ifca))
   federation.assert_trees_equal(ours.evaluate(), ifca.evaluate())
 
 

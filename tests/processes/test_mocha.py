@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from tests.processes import federation
 
@@ -28,10 +27,11 @@ def test_lambda_zero_is_local_training(private):
   federation.assert_trees_equal(ours.clients['model'], local.clients['model'])
 
 
+@pytest.mark.parametrize('num_clients', [3, 7])  # fewer and more than the four parameters
 @pytest.mark.parametrize('form', ['inverse', 'relationship'])
-def test_the_algorithm_in_numpy(form):
-  data = federation.regression_data(sizes=[8, 5, 2])
-  plan = federation.example_level(data, noise_multiplier=0.3, steps=[2, 1, 3])
+def test_the_algorithm_in_numpy(form, num_clients):
+  data = federation.regression_data(num_clients, sizes=[8, 5, 2, 8, 8, 3, 8][:num_clients])
+  plan = federation.example_level(data, noise_multiplier=0.3, steps=2)
   strength, floor = 0.05, 0.2
   run = _run(
     data,
@@ -40,11 +40,11 @@ def test_the_algorithm_in_numpy(form):
     mocha_penalty=form,
   )
   reference = federation.Reference(data)
-  models, omega = np.zeros([3, 4]), np.eye(3) / 3
+  models, omega = np.zeros([num_clients, 4]), np.eye(num_clients) / num_clients
   for t in range(3):
     matrix = np.linalg.inv(omega) if form == 'inverse' else omega
     new = []
-    for k in range(3):
+    for k in range(num_clients):
 
       def penalty(w, k=k, models=models, matrix=matrix):
         at = models.copy()
@@ -53,8 +53,8 @@ def test_the_algorithm_in_numpy(form):
 
       new.append(reference.dp_sgd(models[k], k, t, plan, learning_rate=0.1, penalty=penalty))
     models = np.stack(new)
-    root = np.real(scipy.linalg.sqrtm(models @ models.T))
-    values, vectors = np.linalg.eigh(root)
+    values, vectors = np.linalg.eigh(models @ models.T)
+    values = np.sqrt(np.maximum(values, 0.0))
     values = np.maximum(values, floor * values.mean())
     omega = vectors @ np.diag(values / values.sum()) @ vectors.T
   found = federation.parameter_vector(run.clients['model'])
