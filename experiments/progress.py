@@ -1,6 +1,7 @@
 """What a user sees while a run goes on: one live line, or plain log lines."""
 
 import math
+import shutil
 import sys
 import time
 from typing import Protocol
@@ -44,12 +45,15 @@ class LiveLine:
       total=rounds,
       initial=start,
       file=stream,
-      dynamic_ncols=True,
-      bar_format='round {n_fmt}/{total_fmt} |{bar:12}| {postfix}',
+      # Some terminals say that they have no rows and columns, and tqdm then shows nothing.
+      ncols=shutil.get_terminal_size((100, 24)).columns,
+      nrows=24,
+      bar_format='round {n_fmt}/{total_fmt} |{bar:12}| {desc}',
     )
 
   def update(self, rounds_done: int, values: dict[str, float], seconds_per_round: float) -> None:
-    self._bar.postfix = '  '.join(_words(self._rounds, rounds_done, values, seconds_per_round))
+    words = '  '.join(_words(self._rounds, rounds_done, values, seconds_per_round))
+    self._bar.set_description_str(words, refresh=False)
     self._bar.n = rounds_done
     self._bar.refresh()
 

@@ -179,7 +179,7 @@ def test_sigkill_then_resume_in_fresh_processes(tmp_path, flags):
   assert run(*flags, f'--output_dir={tmp_path}/reference') == 0
   rng = random.Random(1)
   folder = tmp_path / 'run'
-  for _ in range(3):
+  for _ in range(2):
     process = spawn(*flags, f'--output_dir={folder}', '--resume')
     begin = time.monotonic()
     while not list(folder.glob('metrics.parquet')) and time.monotonic() - begin < 120:
