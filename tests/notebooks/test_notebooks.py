@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from concurrent import futures
 
 import pytest
 
@@ -68,7 +69,6 @@ def test_the_kernel_needs_little(name):
 @pytest.fixture(name='notebooks', scope='session')
 def _notebooks(tmp_path_factory):
   """The built notebooks by name."""
-  pytest.importorskip('jupytext', reason='needs the extra "notebooks" (jupytext)')
   return {path.stem: path for path in build.build(tmp_path_factory.mktemp('built'))}
 
 
@@ -87,12 +87,15 @@ def _kernel_python(tmp_path_factory):
   return sys.executable
 
 
-@pytest.fixture(name='kernel')
-def _kernel(kernel_python, tmp_path, monkeypatch):
-  """The name of a kernel which cannot import TensorFlow (Federated)."""
-  (tmp_path / 'blocker').mkdir()
-  (tmp_path / 'blocker' / 'sitecustomize.py').write_text(_NO_TFF)
-  specification = tmp_path / 'jupyter' / 'kernels' / 'colab'
+@pytest.fixture(name='workspace', scope='session')
+def _workspace(kernel_python, tmp_path_factory):
+  """A folder which looks like a checkout and takes the results; with the kernel 'colab'."""
+  folder = tmp_path_factory.mktemp('checkout')
+  for name in ('run_experiment.py', 'notebooks', 'recipes'):
+    (folder / name).symlink_to(ROOT / name)
+  (folder / 'blocker').mkdir()
+  (folder / 'blocker' / 'sitecustomize.py').write_text(_NO_TFF)
+  specification = folder / 'jupyter' / 'kernels' / 'colab'
   specification.mkdir(parents=True)
   (specification / 'kernel.json').write_text(
     json.dumps(
@@ -101,47 +104,55 @@ def _kernel(kernel_python, tmp_path, monkeypatch):
         'display_name': 'colab',
         'language': 'python',
         'env': {
-          'PYTHONPATH': str(tmp_path / 'blocker'),
+          'PYTHONPATH': str(folder / 'blocker'),
           'MPLBACKEND': 'module://matplotlib_inline.backend_inline',
         },
       }
     )
   )
-  monkeypatch.setenv('JUPYTER_PATH', str(tmp_path / 'jupyter'))
-  return 'colab'
+  with pytest.MonkeyPatch.context() as environment:
+    environment.setenv('JUPYTER_PATH', str(folder / 'jupyter'))
+    environment.setenv('CUDA_VISIBLE_DEVICES', '')
+    if not (ROOT / '.venv').exists():
+      environment.setenv('PFL_PYTHON', sys.executable)
+    yield folder
 
 
-@pytest.fixture(name='workspace')
-def _workspace(tmp_path, monkeypatch):
-  """A folder which looks like a checkout and takes the results."""
-  folder = tmp_path / 'checkout'
-  folder.mkdir()
-  for name in ('run_experiment.py', 'notebooks', 'recipes'):
-    (folder / name).symlink_to(ROOT / name)
-  if not (ROOT / '.venv').exists():
-    monkeypatch.setenv('PFL_PYTHON', sys.executable)
-  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-  return folder
+@pytest.fixture(name='executed', scope='session')
+def _executed(request, notebooks, workspace):
+  """The executed notebooks that were asked for, by name, as futures; two run at a time."""
+  names = [
+    i.callspec.params['name'] for i in request.session.items if i.originalname == 'test_runs'
+  ]
+  with futures.ThreadPoolExecutor(max_workers=2) as executor:
+    yield {name: executor.submit(_execute, notebooks[name], workspace) for name in names}
+
+
+def _execute(path, workspace):
+  """The notebook with tiny settings, executed."""
+  import nbclient
+  import nbformat
+
+  notebook = nbformat.read(path, as_version=4)
+  (place,) = [
+    i for i, cell in enumerate(notebook.cells) if 'parameters' in cell.metadata.get('tags', ())
+  ]
+  notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(TINY[path.stem]))
+  notebook.cells.append(
+    nbformat.v4.new_code_cell("assert 'tensorflow_federated' not in sys.modules")
+  )
+  nbclient.NotebookClient(
+    notebook, timeout=600, kernel_name='colab', resources={'metadata': {'path': str(workspace)}}
+  ).execute()
+  return notebook
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES)
-def test_runs(notebooks, kernel, workspace, name):
-  nbclient = pytest.importorskip('nbclient', reason='needs the extra "notebooks" (nbclient)')
-  import nbformat
-
-  notebook = nbformat.read(notebooks[name], as_version=4)
-  (place,) = [
-    i for i, cell in enumerate(notebook.cells) if 'parameters' in cell.metadata.get('tags', ())
-  ]
-  notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(TINY[name]))
-  notebook.cells.append(
-    nbformat.v4.new_code_cell("import sys; assert 'tensorflow_federated' not in sys.modules")
-  )
-  client = nbclient.NotebookClient(
-    notebook, timeout=600, kernel_name=kernel, resources={'metadata': {'path': str(workspace)}}
-  )
-  client.execute()
+def test_runs(request, name):
+  for package in ('jupytext', 'nbclient'):
+    pytest.importorskip(package, reason=f'needs the extra "notebooks" ({package})')
+  notebook = request.getfixturevalue('executed')[name].result()
   outputs = [output for cell in notebook.cells for output in cell.get('outputs', ())]
   assert any('image/png' in output.get('data', {}) for output in outputs)
 
