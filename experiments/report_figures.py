@@ -232,7 +232,7 @@ def client_distributions(data: ReportData) -> Drawing | None:
   axes.invert_yaxis()
   if data.metric == 'mse' and max(v.max() for v in values) > 20 * max(v.median() for v in values):
     axes.set_xscale('log')
-  axes.set_xlabel(f"{_WORDS[data.metric]} of each client's own model")
+  axes.set_xlabel(f'{_WORDS[data.metric]} of each client')
   return Drawing(
     name='clients',
     title='The clients one by one',

@@ -236,7 +236,7 @@ def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> st
     return f'{table["run"].nunique()} runs.'
   lines = [f'Test {metric}, mean and deviation over the seeds:', '']
   scores = sweep_table.over_seeds(table, f'test_{metric}')
-  names = [n for n in sweep_table.setting_columns(table) if scores[n].nunique(dropna=False) > 1]
+  names = [n for n in sweep_table.setting_columns(table) if scores[n].nunique() > 1]
   for _, row in scores.head(_MOST_LINES).iterrows():
     setting = ', '.join(f'{n}={row[n]}' for n in names if row[n] == row[n] and row[n] is not None)
     lines.append(f'  {show(row["mean"]):>9}  {show(row["std"]):>9}  {setting}')

@@ -168,7 +168,8 @@ def select(frame: pd.DataFrame, *, on: str) -> list[dict[str, Any]]:
   scores = over_seeds(frame, f'{on}_{metric}')
   test = over_seeds(frame, f'test_{metric}')
   keys = [n for n in setting_columns(frame) if _is_given(n)] or ['method']
-  chosen = [n for n in setting_columns(frame) if n not in keys]
+  # What is the same wherever it applies was not chosen.
+  chosen = [n for n in setting_columns(frame) if n not in keys and frame[n].nunique() > 1]
   result = []
   for values, group in scores.groupby(keys, dropna=False, sort=False):
     complete = group[group['seeds'] == group['seeds'].max()].dropna(subset=['mean'])
