@@ -13,10 +13,8 @@ import tensorflow_federated as tff
 
 import processes
 import tff_models
-from privacy import plan
-from privacy import sampling
-from processes.method import BuildSpec
-from processes.method import ExamplesSpec
+from privacy import plan, sampling
+from processes.method import BuildSpec, ExamplesSpec
 
 SCHOOLS, SCHOOL_ROWS, SCHOOL_FEATURES = 139, 175, 28
 IMAGES_PER_CLIENT = 100
@@ -59,9 +57,7 @@ def image_fedavg(model_name: str, num_clients: int) -> Any:
         task_kind='classification',
         x_scale=1.0 / 255.0,
       ),
-      examples=ExamplesSpec(
-        x_shape=shape, x_dtype=np.uint8, y_shape=shape[:1], y_dtype=np.int32
-      ),
+      examples=ExamplesSpec(x_shape=shape, x_dtype=np.uint8, y_shape=shape[:1], y_dtype=np.int32),
       plan=plan.ClientLevelPrivacy(
         cohorts=sampling.EveryClient(num_clients),
         noise_multiplier=1.0,

@@ -140,7 +140,7 @@ class Runtime(abc.ABC):
   def description(self) -> str:
     """One line: what runs where."""
 
-  def close(self) -> None:
+  def close(self) -> None:  # noqa: B027 - there may be nothing to end
     """Ends what the runtime has started. It may be called twice."""
 
   def __enter__(self) -> 'Runtime':
@@ -187,13 +187,15 @@ def cohort_rows(
   cohorts: Sequence[Any] = [cohort] if settings is None else list(cohort)
   if settings is not None and len(cohorts) != settings:
     raise ValueError(f'cohort has {len(cohorts)} arrays for settings={settings}.')
-  given = [None] * len(cohorts) if data_rows is None else (
-    [data_rows] if settings is None else list(data_rows)
+  given = (
+    [None] * len(cohorts)
+    if data_rows is None
+    else ([data_rows] if settings is None else list(data_rows))
   )
   if len(given) != len(cohorts):
     raise ValueError(f'data_rows has {len(given)} arrays for {len(cohorts)} cohorts.')
   result = []
-  for states, rows in zip(cohorts, given):
+  for states, rows in zip(cohorts, given, strict=True):
     states = as_rows(states, num_states, 'cohort')
     if len(np.unique(states)) != len(states):
       raise ValueError('cohort has a client twice.')

@@ -163,7 +163,7 @@ class NativeClientStates(interface.ClientStates):
 
   def write(self, row: int, tree: Any) -> None:
     """Replaces one client's state."""
-    for target, value in zip(trees.leaves_of(self.tree), trees.leaves_of(tree)):
+    for target, value in zip(trees.leaves_of(self.tree), trees.leaves_of(tree), strict=True):
       target[row] = value
 
 
@@ -223,7 +223,7 @@ class NativeRuntime(interface.Runtime):
       [trees.at_row(states.tree, row) for row in state_rows],
       [trees.at_row(data.tree, row) for row in data_rows],
     )
-    for row, new in zip(state_rows, new_states):
+    for row, new in zip(state_rows, new_states, strict=True):
       states.write(row, new)
     return state, metrics
 
@@ -254,12 +254,18 @@ class NativeRuntime(interface.Runtime):
     values = [trees.at_row(data.tree, row) for row in rows]
     results = []
     for s in range(settings or 1):
-      results.append(trees.stacked(list(self._call(
-        computation,
-        server_state if settings is None else trees.at_row(server_state, s),
-        [trees.at_row(states.tree, row + s * data.num_clients) for row in rows],
-        values,
-      ))))
+      results.append(
+        trees.stacked(
+          list(
+            self._call(
+              computation,
+              server_state if settings is None else trees.at_row(server_state, s),
+              [trees.at_row(states.tree, row + s * data.num_clients) for row in rows],
+              values,
+            )
+          )
+        )
+      )
     return results[0] if settings is None else trees.stacked(results)
 
   def to_numpy(self, tree: Any) -> Any:

@@ -20,8 +20,7 @@ Type = computation_types.Type
 def is_clients(type_: Type) -> bool:
   """Whether the type is placed at CLIENTS."""
   return (
-    isinstance(type_, computation_types.FederatedType)
-    and type_.placement is placements.CLIENTS
+    isinstance(type_, computation_types.FederatedType) and type_.placement is placements.CLIENTS
   )
 
 
@@ -248,9 +247,7 @@ def at_row(tree: Any, row: int) -> Any:
 def stacked(structures: Sequence[Any]) -> Any:
   """One structure of NumPy leaves [n, ...] from n structures (at least one)."""
   if isinstance(structures[0], Mapping):
-    return collections.OrderedDict(
-      (k, stacked([s[k] for s in structures])) for k in structures[0]
-    )
+    return collections.OrderedDict((k, stacked([s[k] for s in structures])) for k in structures[0])
   return np.stack([np.asarray(s) for s in structures])
 
 

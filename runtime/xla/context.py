@@ -143,7 +143,7 @@ def _parameter_parts(type_: Any, value: Any, what: str = 'argument') -> list[tup
   if not isinstance(type_, computation_types.StructType):
     return [(type_, value)]
   if not program.has_placement(type_):
-    return list(zip(trees.leaf_types(type_), trees.flatten(type_, value, what)))
+    return list(zip(trees.leaf_types(type_), trees.flatten(type_, value, what), strict=True))
   parts = []
   elements = trees.fields(type_)
   for index, (name, element) in enumerate(elements):
@@ -176,7 +176,7 @@ def server_leaves(type_: Any, value: Any, settings: int | None = None) -> list[t
   leaves = trees.flatten(type_, value, 'server_state')
   names = trees.leaf_names(type_)
   result = []
-  for leaf, leaf_type, name in zip(leaves, trees.leaf_types(type_), names):
+  for leaf, leaf_type, name in zip(leaves, trees.leaf_types(type_), names, strict=True):
     if settings is not None:
       leaf_type = computation_types.TensorType(
         leaf_type.dtype.type, [settings, *trees.static_shape(leaf_type)]
@@ -199,7 +199,7 @@ def stack(type_: Any, clients: Any) -> list[Any]:
   per_client = [trees.flatten(type_, value, f'client {i}') for i, value in enumerate(clients)]
   size = devices_lib.padded_size(len(clients))
   stacks = []
-  for index, (name, leaf_type) in enumerate(zip(names, types)):
+  for index, (name, leaf_type) in enumerate(zip(names, types, strict=True)):
     shape = tuple(trees.static_shape(leaf_type))
     result = np.zeros((size, *shape), leaf_type.dtype)
     for client, leaves in enumerate(per_client):
@@ -227,7 +227,7 @@ def _invoke_eager(run: eager.EagerProgram, prog, parts, count) -> list[Any]:
 def _eager_value(type_, value):
   leaves = []
   types, names = trees.leaf_types(type_), trees.leaf_names(type_)
-  for leaf, leaf_type, name in zip(trees.flatten(type_, value), types, names):
+  for leaf, leaf_type, name in zip(trees.flatten(type_, value), types, names, strict=True):
     if isinstance(leaf_type, computation_types.SequenceType):
       leaves.append(tf.data.experimental.to_variant(_dataset(leaf_type, leaf)))
     else:

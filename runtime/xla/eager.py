@@ -50,7 +50,8 @@ class EagerProgram:
           env[node.name] = self._client_value(node, server | env)
       else:
         server[node.name] = self._aggregate(node, server, clients)
-    lists = {n.name: [env[n.name] for env in clients] for n in prog.nodes if n.kind is _Kind.CLIENTS}
+    at_clients = [n.name for n in prog.nodes if n.kind is _Kind.CLIENTS]
+    lists = {name: [env[name] for env in clients] for name in at_clients}
     return local.evaluate(prog.result, server | lists)
 
   def _run(self, what: str, node: program.Node, env: Any, *arguments: Any) -> Any:
@@ -115,7 +116,9 @@ def _for_client(type_, value, index):
   if trees.is_clients(type_):
     return value if type_.all_equal else value[index]
   if isinstance(type_, computation_types.StructType):
-    return tuple(_for_client(t, v, index) for (_, t), v in zip(trees.fields(type_), value))
+    return tuple(
+      _for_client(t, v, index) for (_, t), v in zip(trees.fields(type_), value, strict=True)
+    )
   return value
 
 

@@ -124,9 +124,7 @@ class Executable:
     self._bucket = -(-size // unit) * unit
     if self._stages is None or self._stages.block != block:
       self._functions.clear()
-      self._stages = stages_lib.Stages(
-        program=self._program, block=block, settings=self._settings
-      )
+      self._stages = stages_lib.Stages(program=self._program, block=block, settings=self._settings)
 
   def _bytes_per_client(self) -> int:
     """A client's data and model; compact data are converted to float32."""
@@ -136,9 +134,11 @@ class Executable:
   def _padded(self, parts, cohort: Cohort, bucket: int):
     """Index arrays of a bucket's length, as (rows, settings, count)."""
     padding = bucket - cohort.count
-    at_clients = [p for p, t in zip(parts, self._part_types) if stages_lib.is_client_part(t)]
+    at_clients = [
+      p for p, t in zip(parts, self._part_types, strict=True) if stages_lib.is_client_part(t)
+    ]
     rows = []
-    for row_list, leaves in zip(cohort.rows, at_clients):
+    for row_list, leaves in zip(cohort.rows, at_clients, strict=True):
       # XLA drops writes beyond the end: padding rows change no client's state.
       end = leaves[0].shape[0] if leaves else 0
       rows.append(tf.constant(np.pad(row_list, (0, padding), constant_values=end), tf.int32))
@@ -193,7 +193,7 @@ class Executable:
     pieces = np.array_split(np.arange(cohort.count), len(self._devices))
     variables = self._variables(parts)
     inputs, members = [], []
-    for device, piece in zip(self._devices, pieces):
+    for device, piece in zip(self._devices, pieces, strict=True):
       local_cohort = Cohort(
         rows=[np.arange(len(piece))] * len(cohort.rows),
         settings=None if cohort.settings is None else cohort.settings[piece],
@@ -237,28 +237,36 @@ class Executable:
       who = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=self._bucket)
       joined = self._join(kept, [len(piece) for piece in pieces])
       values = self._members(parts, cohort.rows, self._bucket)
-      value = stages.result(self._parameter(values), env, joined, dataclasses.replace(
-        who, rows=[tf.range(self._bucket)] * len(rows)
-      ))
+      value = stages.result(
+        self._parameter(values),
+        env,
+        joined,
+        dataclasses.replace(who, rows=[tf.range(self._bucket)] * len(rows)),
+      )
       result = self._result(value)
-      self._update(variables, [tf.constant(r, tf.int32) for r in cohort.rows], [
-        leaves if i != (self._updated or (0, None))[1] else [v[: cohort.count] for v in leaves]
-        for i, leaves in enumerate(result)
-      ])
+      self._update(
+        variables,
+        [tf.constant(r, tf.int32) for r in cohort.rows],
+        [
+          leaves if i != (self._updated or (0, None))[1] else [v[: cohort.count] for v in leaves]
+          for i, leaves in enumerate(result)
+        ],
+      )
       if self._updated is not None:
         result[self._updated[1]] = []
     return result
 
   def _server_only(self, parts):
     return [
-      [] if stages_lib.is_client_part(t) else leaves for t, leaves in zip(self._part_types, parts)
+      [] if stages_lib.is_client_part(t) else leaves
+      for t, leaves in zip(self._part_types, parts, strict=True)
     ]
 
   def _members(self, parts, rows, size: int):
     """The parts with CLIENTS leaves cut down to some rows, padded to a size."""
     row_lists = iter(rows)
     result = []
-    for type_, leaves in zip(self._part_types, parts):
+    for type_, leaves in zip(self._part_types, parts, strict=True):
       if stages_lib.is_client_part(type_):
         index = next(row_lists)
         index = tf.constant(np.pad(index, (0, size - len(index))), tf.int32)
@@ -270,7 +278,7 @@ class Executable:
     """The devices' kept values after each other, padded to the bucket."""
 
     def join(*leaves):
-      joined = tf.concat([leaf[:n] for leaf, n in zip(leaves, counts)], axis=0)
+      joined = tf.concat([leaf[:n] for leaf, n in zip(leaves, counts, strict=True)], axis=0)
       padding = [[0, self._bucket - sum(counts)]] + [[0, 0]] * (joined.shape.rank - 1)
       return tf.pad(joined, padding)
 
@@ -279,7 +287,7 @@ class Executable:
   def _parameter(self, parts):
     return [
       trees.nested(t, iter(leaves)) if leaves else ()
-      for t, leaves in zip(self._part_types, parts)
+      for t, leaves in zip(self._part_types, parts, strict=True)
     ]
 
   def _variables(self, parts) -> Sequence[tf.Variable]:
@@ -295,7 +303,7 @@ class Executable:
     parameter_part, result_part = self._updated
     before = self._part_types[:parameter_part]
     index = rows[sum(stages_lib.is_client_part(t) for t in before)][:, tf.newaxis]
-    for variable, new in zip(variables, result[result_part]):
+    for variable, new in zip(variables, result[result_part], strict=True):
       variable.scatter_nd_update(index, new)
     result[result_part] = []
 

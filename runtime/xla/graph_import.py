@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_type as function_type_lib
-from tensorflow.python.eager.polymorphic_function import concrete_function, function_type_utils
+from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, ops
 
 
@@ -54,11 +54,9 @@ def run(proto: Any, argument: Any) -> Any:
       return_elements=fetches,
       name='tff',
     )
-    fetched = dict(zip(fetches, imported))
+    fetched = dict(zip(fetches, imported, strict=True))
   # A result may be a parameter that is passed through.
-  return _unbind(
-    tensorflow.result, iter([feeds[n] if n in feeds else fetched[n] for n in results])
-  )
+  return _unbind(tensorflow.result, iter([feeds[n] if n in feeds else fetched[n] for n in results]))
 
 
 def _bind(binding, value, feeds) -> None:

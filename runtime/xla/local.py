@@ -74,7 +74,7 @@ def _elementwise(op, a, b):
   """A binary operator over a struct and a struct of its form, or a scalar."""
   if isinstance(a, tuple):
     bs = b if isinstance(b, tuple) else [b] * len(a)
-    return tuple(_elementwise(op, x, y) for x, y in zip(a, bs))
+    return tuple(_elementwise(op, x, y) for x, y in zip(a, bs, strict=True))
   return op(a, b)
 
 

@@ -36,28 +36,32 @@ class Kind(enum.Enum):
   AGGREGATE = 'aggregate'  # one value, made of all clients' values
 
 
-_SERVER_INTRINSICS = frozenset([
-  'federated_apply',
-  'federated_broadcast',
-  'federated_eval_at_server',
-  'federated_map_all_equal',
-  'federated_value_at_clients',
-  'federated_value_at_server',
-  'federated_zip_at_server',
-])
+_SERVER_INTRINSICS = frozenset(
+  [
+    'federated_apply',
+    'federated_broadcast',
+    'federated_eval_at_server',
+    'federated_map_all_equal',
+    'federated_value_at_clients',
+    'federated_value_at_server',
+    'federated_zip_at_server',
+  ]
+)
 _CLIENTS_INTRINSICS = frozenset(['federated_eval_at_clients', 'federated_map'])
 _SELECT_INTRINSICS = frozenset(['federated_secure_select', 'federated_select'])
-_AGGREGATE_INTRINSICS = frozenset([
-  'federated_aggregate',
-  'federated_max',
-  'federated_mean',
-  'federated_min',
-  'federated_secure_modular_sum',
-  'federated_secure_sum',
-  'federated_secure_sum_bitwidth',
-  'federated_sum',
-  'federated_weighted_mean',
-])
+_AGGREGATE_INTRINSICS = frozenset(
+  [
+    'federated_aggregate',
+    'federated_max',
+    'federated_mean',
+    'federated_min',
+    'federated_secure_modular_sum',
+    'federated_secure_sum',
+    'federated_secure_sum_bitwidth',
+    'federated_sum',
+    'federated_weighted_mean',
+  ]
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,8 +88,8 @@ class Node:
   def argument(self, index: int) -> bb.ComputationBuildingBlock:
     """An element of the call's argument."""
     argument = self.block.argument
-    return argument[index] if isinstance(argument, bb.Struct) else bb.Selection(
-      argument, index=index
+    return (
+      argument[index] if isinstance(argument, bb.Struct) else bb.Selection(argument, index=index)
     )
 
 

@@ -74,9 +74,7 @@ class XlaRuntime(interface.Runtime):
   ) -> tuple[Any, Any]:
     parameter, result = _round_types(next_computation)
     states = client_states or XlaClientStates(collections.OrderedDict(), None)
-    rows = interface.cohort_rows(
-      cohort, data_rows, data.num_clients, states.num_clients, settings
-    )
+    rows = interface.cohort_rows(cohort, data_rows, data.num_clients, states.num_clients, settings)
     parts = self._parts(parameter, server_state, states, data, settings)
     if settings is None:
       server, metrics = self._round(next_computation, parts, states, data, rows, None)
@@ -139,7 +137,7 @@ class XlaRuntime(interface.Runtime):
     ]
     run = self.context.executable(computation, settings=settings)
     parts = self._parts(parameter, server_state, states, data, settings)
-    values, = run(parts, _cohort(every, states, data, settings))
+    (values,) = run(parts, _cohort(every, states, data, settings))
     shape = [len(rows)] if settings is None else [settings, len(rows)]
     count = int(np.prod(shape))
     leaves = [np.asarray(v)[:count].reshape(*shape, *v.shape[1:]) for v in values]
@@ -186,7 +184,9 @@ def _round_types(computation):
 
 def _stack_leaves(type_, tree, what):
   leaves = trees.flatten(type_, tree, what)
-  for leaf, leaf_type, name in zip(leaves, trees.leaf_types(type_), trees.leaf_names(type_)):
+  for leaf, leaf_type, name in zip(
+    leaves, trees.leaf_types(type_), trees.leaf_names(type_), strict=True
+  ):
     if not trees.static_shape(leaf_type).is_compatible_with(leaf.shape[1:]):
       raise ValueError(
         f'{what}.{name} has the shape {leaf.shape[1:]} for a client;'

@@ -10,6 +10,7 @@ setting is a *virtual client*, and reads the server values of its setting.
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,9 +55,7 @@ class Stages:
   block: int
   settings: int | None
 
-  def server(
-    self, stage: int, parameter: Sequence[Any], env: Mapping[str, Any]
-  ) -> dict[str, Any]:
+  def server(self, stage: int, parameter: Sequence[Any], env: Mapping[str, Any]) -> dict[str, Any]:
     """The SERVER values that a stage adds.
 
     Args:
@@ -87,7 +86,7 @@ class Stages:
       return one_setting(parameter, env)
     server_parts = [
       () if is_client_part(t) else part
-      for t, part in zip(program.placed_parts(prog.parameter_type), parameter)
+      for t, part in zip(program.placed_parts(prog.parameter_type), parameter, strict=True)
     ]
     return self._for_each_setting(one_setting, server_parts, dict(env), stage)
 
@@ -158,7 +157,7 @@ class Stages:
         parts = tf.nest.pack_sequence_as((lane_parts, dict(kept)), lane)[0]
         parts = [
           part if is_client_part(t) else values.of_setting(server)
-          for t, part, server in zip(part_types, parts, parameter)
+          for t, part, server in zip(part_types, parts, parameter, strict=True)
         ]
         values[self.program.parameter_name] = assemble(self.program.parameter_type, parts)
       for node in nodes:
@@ -169,11 +168,12 @@ class Stages:
       )
 
     part_types = (
-      [] if self.program.parameter_type is None
+      []
+      if self.program.parameter_type is None
       else program.placed_parts(self.program.parameter_type)
     )
     lane_parts = [
-      part if is_client_part(t) else () for t, part in zip(part_types, parameter)
+      part if is_client_part(t) else () for t, part in zip(part_types, parameter, strict=True)
     ]
     bucket = clients.bucket
     totals = [self._start(n, env) for n in aggregates]
@@ -191,17 +191,19 @@ class Stages:
 
         def one_lane(arguments):
           one_setting = None if setting is None else arguments[1]
-          return one_client(arguments[0], one_setting, arguments[len(extra):])
+          return one_client(arguments[0], one_setting, arguments[len(extra) :])
 
         contributions, values = vectorize.vectorized(one_lane, self.block, [*extra, *lane])
       totals = [
         self._accumulate(n, total, c, setting, valid, env)
-        for n, total, c in zip(aggregates, totals, contributions)
+        for n, total, c in zip(aggregates, totals, contributions, strict=True)
       ]
       buffers = [
-        [_write(buffer, value if self.block > 1 else value[None], block * self.block)
-         for buffer, value in zip(of_node, of_values)]
-        for of_node, of_values in zip(buffers, values)
+        [
+          _write(buffer, value if self.block > 1 else value[None], block * self.block)
+          for buffer, value in zip(of_node, of_values, strict=True)
+        ]
+        for of_node, of_values in zip(buffers, values, strict=True)
       ]
       return block + 1, totals, buffers
 
@@ -212,9 +214,9 @@ class Stages:
     return (
       {
         f'total:{n.name}': _nested(aggregation.accumulator_type(n), iter(total))
-        for n, total in zip(aggregates, totals)
+        for n, total in zip(aggregates, totals, strict=True)
       },
-      {n.name: _nested(n.type, iter(b)) for n, b in zip(keep, buffers)},
+      {n.name: _nested(n.type, iter(b)) for n, b in zip(keep, buffers, strict=True)},
     )
 
   def _block(self, block, clients, lane_parts, part_types, kept):
@@ -229,7 +231,7 @@ class Stages:
       positions = tf.where(valid, positions, start)
     row_lists = iter(clients.rows)
     lane = []
-    for type_, part in zip(part_types, lane_parts):
+    for type_, part in zip(part_types, lane_parts, strict=True):
       if is_client_part(type_):
         rows = tf.gather(next(row_lists), positions)
         lane += [tf.gather(leaf, rows) for leaf in tf.nest.flatten(part)]
@@ -255,7 +257,7 @@ class Stages:
     if reduction is None:
       return self._fold(node, total, contribution, setting, valid, env)
     result = []
-    for accumulated, value in zip(total, contribution):
+    for accumulated, value in zip(total, contribution, strict=True):
       if valid is None:
         if setting is None:
           result.append(reduction.combine(accumulated, value))
@@ -286,7 +288,7 @@ class Stages:
       after = tf.nest.flatten(after)
       if one_setting is None:
         return after
-      return [_write(t, row[None], one_setting) for t, row in zip(leaves, after)]
+      return [_write(t, row[None], one_setting) for t, row in zip(leaves, after, strict=True)]
 
     if valid is None:
       return step(total, setting, contribution)
@@ -327,10 +329,10 @@ class Stages:
     if prog.parameter_name is not None:
       row_lists = iter(clients.rows)
       parts = []
-      for type_, part in zip(program.placed_parts(prog.parameter_type), parameter):
+      for type_, part in zip(program.placed_parts(prog.parameter_type), parameter, strict=True):
         if is_client_part(type_):
           index = next(row_lists)
-          part = tf.nest.map_structure(lambda leaf: tf.gather(leaf, index), part)
+          part = tf.nest.map_structure(functools.partial(tf.gather, indices=index), part)
         parts.append(part)
       values[prog.parameter_name] = assemble(prog.parameter_type, parts)
     return local.evaluate(prog.result, values)
@@ -375,7 +377,7 @@ def assemble(type_, parts: Sequence[Any]) -> Any:
 def split(type_, value: Any) -> list[Any]:
   """The values of a value's parts; the inverse of `assemble`."""
   if isinstance(type_, computation_types.StructType):
-    return [p for (_, t), v in zip(trees.fields(type_), value) for p in split(t, v)]
+    return [p for (_, t), v in zip(trees.fields(type_), value, strict=True) for p in split(t, v)]
   return [value]
 
 

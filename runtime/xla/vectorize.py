@@ -9,19 +9,17 @@ number of lanes stays a constant everywhere.
 """
 
 import contextlib
-# pylint: disable=protected-access
 
+# pylint: disable=protected-access
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import func_graph
-from tensorflow.python.framework import tensor_util
+from tensorflow.python.framework import func_graph, tensor_util
 from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 
-from runtime.xla import local
-from runtime.xla import philox
+from runtime.xla import local, philox
 
 _lanes: list[int] = []
 
@@ -45,7 +43,8 @@ def vectorized(
   graph = func_graph.FuncGraph('one_lane')
   with graph.as_default():
     formal = [tf.compat.v1.placeholder(t.dtype, t.shape[1:]) for t in inputs]
-    results = fn(formal)
+    # Identities, for a result may be a tensor of an outer graph.
+    results = tf.nest.map_structure(tf.identity, fn(formal))
   converter = _pfor(graph, lanes)
   for tensor, value in zip(formal, inputs, strict=True):
     converter._add_conversion(tensor, pfor_lib.wrap(value, True))
@@ -62,7 +61,8 @@ def vectorized(
 
 def _pfor(graph, lanes: int) -> pfor_lib.PFor:
   return pfor_lib.PFor(
-    loop_var=tf.compat.v1.placeholder_with_default(0, []),  # Nothing depends on it: lanes differ by their inputs.
+    # Nothing depends on the loop variable: lanes differ by their inputs.
+    loop_var=tf.compat.v1.placeholder_with_default(0, []),
     loop_len=tf.constant(lanes),
     pfor_ops=graph.get_operations(),
     fallback_to_while_loop=False,
@@ -74,9 +74,7 @@ def _convert_while(pfor_input):
   if any(i.t.dtype == tf.variant for i in pfor_input.inputs):
     return pfor_lib.WhileV2(pfor_input)()  # Tensor lists: as pfor does it.
   cond, body = (_function(pfor_input, name) for name in ('cond', 'body'))
-  pass_through = [
-    i is o for i, o in zip(body.graph.inputs, body.graph.outputs)
-  ]
+  pass_through = [i is o for i, o in zip(body.graph.inputs, body.graph.outputs, strict=True)]
   inputs = pfor_input.inputs
   stacked = [i.is_stacked for i in inputs]
   shapes = [i.t.shape[1:] if i.is_stacked else i.t.shape for i in inputs]
@@ -86,12 +84,13 @@ def _convert_while(pfor_input):
     (cond_stacked,) = _stacked_outputs(cond, shapes, dtypes, stacked)
     out_stacked = _stacked_outputs(body, shapes, dtypes, stacked)
     new = [
-      s or o or (cond_stacked and not p) for s, o, p in zip(stacked, out_stacked, pass_through)
+      s or o or (cond_stacked and not p)
+      for s, o, p in zip(stacked, out_stacked, pass_through, strict=True)
     ]
     if new == stacked:
       break
     stacked = new
-  start = [_stack(i, s) for i, s in zip(inputs, stacked)]
+  start = [_stack(i, s) for i, s in zip(inputs, stacked, strict=True)]
 
   def vectorized_cond(*values):
     active = _convert(cond, values, stacked)[0].t
@@ -99,17 +98,17 @@ def _convert_while(pfor_input):
 
   def vectorized_body(*values):
     outputs = _convert(body, values, stacked)
-    results = [_stack(o, s) for o, s in zip(outputs, stacked)]
+    results = [_stack(o, s) for o, s in zip(outputs, stacked, strict=True)]
     if cond_stacked:
       active = _convert(cond, values, stacked)[0].t
       results = [
         old if p else _select(active, result, old)
-        for p, result, old in zip(pass_through, results, values)
+        for p, result, old in zip(pass_through, results, values, strict=True)
       ]
-    return [tf.ensure_shape(r, old.shape) for r, old in zip(results, values)]
+    return [tf.ensure_shape(r, old.shape) for r, old in zip(results, values, strict=True)]
 
   outputs = tf.while_loop(vectorized_cond, vectorized_body, start)
-  return [pfor_lib.wrap(o, s) for o, s in zip(outputs, stacked)]
+  return [pfor_lib.wrap(o, s) for o, s in zip(outputs, stacked, strict=True)]
 
 
 def _convert_if(pfor_input):
@@ -120,25 +119,26 @@ def _convert_if(pfor_input):
   else:
     graph = pfor_input.op.graph
     branches = [
-      graph._get_function(tf.compat.as_bytes(f.name))
-      for f in pfor_input.get_attr('branches')
+      graph._get_function(tf.compat.as_bytes(f.name)) for f in pfor_input.get_attr('branches')
     ]
   values = [i.t for i in pfor_input.inputs[1:]]
   stacked = [i.is_stacked for i in pfor_input.inputs[1:]]
   if not index.is_stacked:
+
     def branch(function):
       return lambda: [_stack(o, True) for o in _convert(function, values, stacked)]
 
     outputs = tf.switch_case(tf.cast(index.t, tf.int32), [branch(f) for f in branches])
     return [pfor_lib.wrap(o, True) for o in tf.nest.flatten(outputs)]
   results = [
-    [_stack(o, True) for o in _convert(function, values, stacked)]
-    for function in branches
+    [_stack(o, True) for o in _convert(function, values, stacked)] for function in branches
   ]
   chosen = tf.clip_by_value(tf.cast(index.t, tf.int32), 0, len(branches) - 1)
   outputs = results[0]
   for number, candidate in enumerate(results[1:], start=1):
-    outputs = [_select(tf.equal(chosen, number), c, o) for c, o in zip(candidate, outputs)]
+    outputs = [
+      _select(tf.equal(chosen, number), c, o) for c, o in zip(candidate, outputs, strict=True)
+    ]
   return [pfor_lib.wrap(o, True) for o in outputs]
 
 
@@ -154,13 +154,13 @@ def _function(pfor_input, attribute: str):
 
 
 def _convert(function, values, stacked):
-  return _inline(function, [pfor_lib.wrap(v, s) for v, s in zip(values, stacked)])
+  return _inline(function, [pfor_lib.wrap(v, s) for v, s in zip(values, stacked, strict=True)])
 
 
 def _inline(function, inputs):
   """A function's outputs for all lanes, its ops added to the current graph."""
   inner = _pfor(function.graph, _lanes[-1])
-  for formal, actual in zip(function.graph.inputs, inputs):
+  for formal, actual in zip(function.graph.inputs, inputs, strict=True):
     inner._add_conversion(formal, actual)
   return [inner._convert_helper(output) for output in function.graph.outputs]
 

@@ -31,9 +31,7 @@ CLIENT = tff.to_type(
 @tff.tensorflow.computation(CLIENT, SERVER, DATA)
 def train(client, server, data):
   """As many noisy steps of clipped per-example gradients as the client's data say."""
-  key = random_streams.key(
-    5, random_streams.Stream.DP_NOISE, server['round'], data['client_id']
-  )
+  key = random_streams.key(5, random_streams.Stream.DP_NOISE, server['round'], data['client_id'])
 
   def step(index, w):
     def gradient(example):

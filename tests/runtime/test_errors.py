@@ -145,9 +145,9 @@ def test_an_intrinsic_that_is_not_known():
 
     return tff.federated_sum(tff.federated_map(reduce, values))
 
-  with runtime.XlaContext():
-    with pytest.raises(runtime.UnsupportedComputationError, match='sequence_reduce'):
-      compute([tf.data.Dataset.range(3).map(lambda x: tf.cast(x, tf.float32))])
+  unsupported = pytest.raises(runtime.UnsupportedComputationError, match='sequence_reduce')
+  with runtime.XlaContext(), unsupported:
+    compute([tf.data.Dataset.range(3).map(lambda x: tf.cast(x, tf.float32))])
 
 
 @pytest.mark.parametrize(
@@ -183,6 +183,6 @@ def test_out_of_memory_names_the_size_that_may_fit(monkeypatch):
 
     with monkeypatch.context() as patch:
       patch.setattr(run, '_on_one_device', fail)
-      with pytest.raises(MemoryError, match='7 clients in blocks of 4 .*--clients_per_block=2'):
+      with pytest.raises(MemoryError, match=r'7 clients in blocks of 4 .*--clients_per_block=2'):
         small.round(example.next_round, example.server_state(), states, placed, range(7))
     small.round(example.next_round, example.server_state(), states, placed, range(7))

@@ -59,9 +59,7 @@ def zero():
 
 @tff.tensorflow.computation(zero.type_signature.result, POINT)
 def accumulate(total, p):
-  return collections.OrderedDict(
-    sum=total['sum'] * 0.5 + p['x'], count=total['count'] + p['n']
-  )
+  return collections.OrderedDict(sum=total['sum'] * 0.5 + p['x'], count=total['count'] + p['n'])
 
 
 @tff.tensorflow.computation(zero.type_signature.result, zero.type_signature.result)

@@ -11,9 +11,7 @@ from tests.processes import small_federation as small
 
 DATA = small.examples()
 COHORTS = ([0, 1, 3, 5], [2, 4], [], [1, 2, 3, 4, 5])
-CASES = [
-  (name, unit) for name, entry in registry.METHODS.items() for unit in entry.privacy_units
-]
+CASES = [(name, unit) for name, entry in registry.METHODS.items() for unit in entry.privacy_units]
 
 
 def _plan(name, unit):

@@ -110,9 +110,7 @@ def test_native_sweep_is_a_loop_over_settings(native):
       server, metrics = machine.round(
         example.next_round, server, states, machine.place(example.data()), rows, settings=2
       )
-      results.append(
-        (machine.to_numpy(server), states.to_numpy(), machine.to_numpy(metrics))
-      )
+      results.append((machine.to_numpy(server), states.to_numpy(), machine.to_numpy(metrics)))
   example.assert_same(*results)
 
 

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.ops import gen_stateless_random_ops_v2 as random_ops
 
-from runtime.xla import philox
-from runtime.xla import vectorize
+from runtime.xla import philox, vectorize
 
 
 @pytest.mark.parametrize('dtype', [np.int32, np.int64])

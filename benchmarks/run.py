@@ -1,0 +1,196 @@
+"""The speed of the XLA runtime beside TFF's own: `python -m benchmarks.run`.
+
+Every case runs in a process of its own, one after the other; rounds are medians
+after warm-up, compiling is told apart. The table goes to the screen and, with the
+measurements, to `benchmarks/results/`.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+CASES = (
+  'w1_native',
+  'w1_xla',
+  'w2_native',
+  'w2_xla',
+  'school_native',
+  'school_xla',
+  'sweep_60',
+  'growth_10',
+  'growth_100',
+  'growth_1000',
+  'growth_10000',
+)
+_CASE_SECONDS = 1200
+
+
+def measure(case: str) -> dict[str, Any]:
+  """Runs one case in a process of its own.
+
+  Raises:
+    RuntimeError: the case failed; the message ends with what it said.
+  """
+  done = subprocess.run(
+    [sys.executable, '-m', 'benchmarks.measure', case],
+    capture_output=True,
+    text=True,
+    timeout=_CASE_SECONDS,
+    check=False,
+  )
+  if done.returncode:
+    raise RuntimeError(f'{case} failed:\n{done.stderr[-2000:]}')
+  return json.loads(done.stdout.splitlines()[-1])
+
+
+def claims(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, bool]]:
+  """(what, measured, goal, reached) for every goal whose cases were measured."""
+  rows = []
+
+  def add(cases, what, value, text, goal, reached):
+    if all(case in results for case in cases):
+      number = value(*(results[case] for case in cases))
+      rows.append((what, text.format(number), goal, reached(number)))
+
+  def ratio(native, xla):
+    return native['seconds_per_round'] / xla['seconds_per_round']
+
+  def seconds(xla):
+    return xla['seconds_per_round']
+
+  def first(xla):
+    return xla['first_round_done']
+
+  w1, w2, school = ('w1_native', 'w1_xla'), ('w2_native', 'w2_xla'), ('school_native', 'school_xla')
+  add(w1, 'W1: times native', ratio, '{:.0f}', '>= 60', lambda v: v >= 60)
+  add(w1[1:], 'W1: seconds a round', seconds, '{:.4f}', '<= 0.02', lambda v: v <= 0.02)
+  add(w2, 'W2: times native', ratio, '{:.1f}', '>= 2', lambda v: v >= 2)
+  add(w2[1:], 'W2: seconds a round', seconds, '{:.3f}', '<= 0.30', lambda v: v <= 0.30)
+  add(school, 'School: times native', ratio, '{:.0f}', '>= 25', lambda v: v >= 25)
+  add(
+    school[1:],
+    'School: seconds for 200 rounds',
+    lambda xla: 200 * xla['seconds_per_round'],
+    '{:.2f}',
+    '< 2',
+    lambda v: v < 2,
+  )
+  add(
+    ('school_xla', 'sweep_60'),
+    "Sweep of 60: a setting's cost over a single run's",
+    lambda one, sweep: sweep['seconds_per_round'] / 60 / one['seconds_per_round'],
+    '{:.2f}',
+    '<= 1',
+    lambda v: v <= 1,
+  )
+  add(
+    ('sweep_60',),
+    'Sweep of 60: programs compiled',
+    lambda sweep: sweep['compilations'],
+    '{}',
+    '1',
+    lambda v: v == 1,
+  )
+  add(
+    ('growth_100', 'growth_10000'),
+    'Growth: cost of a client at 10,000 over that at 100',
+    lambda few, many: many['seconds_per_round'] / few['seconds_per_round'] / 100,
+    '{:.2f}',
+    '<= 1',
+    lambda v: v <= 1.1,
+  )
+  add(
+    ('growth_10000',),
+    '10,000 clients: peak memory, GB',
+    lambda many: many['peak_megabytes'] / 1024,
+    '{:.1f}',
+    '< 8',
+    lambda v: v < 8,
+  )
+  add(w1[1:], 'W1: first round done after, s', first, '{:.0f}', '< 25', lambda v: v < 25)
+  add(school[1:], 'School: first round done after, s', first, '{:.0f}', '< 25', lambda v: v < 25)
+  return rows
+
+
+def report(results: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any]) -> str:
+  """The tables, in Markdown."""
+  lines = [
+    '# Benchmarks',
+    '',
+    f'{machine["date"]}, {machine["processor"]}, {machine["cpus"]} CPUs,'
+    f' devices: {machine["devices"]}. Medians after warm-up; a high load average means'
+    ' that other programs were running.',
+    '',
+    '| what | measured | goal | reached |',
+    '| --- | --- | --- | --- |',
+  ]
+  lines += [f'| {a} | {b} | {c} | {"yes" if d else "no"} |' for a, b, c, d in claims(results)]
+  lines += [
+    '',
+    '| case | s a round | fastest | first round done, s | compiling, s | peak MB | load |',
+    '| --- | --- | --- | --- | --- | --- | --- |',
+  ]
+  lines += [
+    f'| {case} | {r["seconds_per_round"]:.4f} | {r["fastest_round"]:.4f}'
+    f' | {r["first_round_done"]:.1f} | {r.get("compile_seconds", 0.0):.1f}'
+    f' | {r["peak_megabytes"]:.0f} | {r["load_average"]:.1f} |'
+    for case, r in results.items()
+  ]
+  return '\n'.join(lines) + '\n'
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+  """Measures, prints and saves; 1 if a case failed."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--only', default='', help=f'cases, from {",".join(CASES)}')
+  parser.add_argument('--devices', default='cpu', help='for the XLA runtime')
+  parser.add_argument('--output', default='benchmarks/results', help='folder for the results')
+  options = parser.parse_args(arguments)
+  chosen = options.only.split(',') if options.only else list(CASES)
+  if unknown := sorted(set(chosen) - set(CASES)):
+    parser.error(f'--only={",".join(unknown)}: expected some of {", ".join(CASES)}')
+  os.environ['BENCHMARK_DEVICES'] = options.devices
+  results, failed = {}, False
+  for case in chosen:
+    print(f'{case} ...', end=' ', flush=True)
+    try:
+      results[case] = measure(case)
+      print(f'{results[case]["seconds_per_round"]:.4f} s a round', flush=True)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+      print(error, flush=True)
+      failed = True
+  machine = {
+    'date': datetime.date.today().isoformat(),
+    'processor': _processor(),
+    'cpus': os.cpu_count(),
+    'devices': options.devices,
+    'python': platform.python_version(),
+  }
+  text = report(results, machine)
+  folder = pathlib.Path(options.output)
+  folder.mkdir(parents=True, exist_ok=True)
+  (folder / 'benchmarks.json').write_text(
+    json.dumps({'machine': machine, 'results': results}, indent=2) + '\n'
+  )
+  (folder / 'benchmarks.md').write_text(text)
+  print('\n' + text)
+  return int(failed)
+
+
+def _processor() -> str:
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+  except OSError:
+    return platform.processor()
+  return next((x.split(':', 1)[1].strip() for x in lines if x.startswith('model name')), 'unknown')
+
+
+if __name__ == '__main__':
+  sys.exit(main())
