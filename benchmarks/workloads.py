@@ -62,7 +62,7 @@ def image_fedavg(model_name: str, num_clients: int) -> Any:
         cohorts=sampling.EveryClient(num_clients),
         noise_multiplier=1.0,
         delta=1e-5,
-        clipping=plan.AdaptiveClipping(),
+        clipping=plan.AdaptiveClipping(quantile_noise_multiplier=max(1.0, num_clients / 20)),
       ),
       batch_size=20,
     ),

@@ -15,11 +15,12 @@ from runtime.xla import executable, program
 
 
 class XlaClientData(interface.ClientData):
-  """Clients' data on the device."""
+  """Clients' data on the device, with `num_rows` rows, of which the first are clients."""
 
-  def __init__(self, tree: Any, num_clients: int):
+  def __init__(self, tree: Any, num_clients: int, num_rows: int):
     self.tree = tree
     self.num_clients = num_clients
+    self.num_rows = num_rows
 
 
 class XlaClientStates(interface.ClientStates):
@@ -42,12 +43,34 @@ class XlaRuntime(interface.Runtime):
     """Makes a runtime; the arguments are `XlaContext`'s."""
     self.context = context_lib.XlaContext(devices=devices, clients_per_block=clients_per_block)
     self._clients_per_block = clients_per_block
+    self._placed: dict[Any, int] = {}  # rows of the last data of a form
 
   def place(self, tree: Any) -> XlaClientData:
     tree, arrays = trees.stacked_leaves(tree, what='data')
     if not arrays:
       raise ValueError('data has no arrays.')
-    return XlaClientData(self._upload(tree, tf.convert_to_tensor), len(arrays[0]))
+    count, rows = len(arrays[0]), self._num_rows(arrays)
+
+    def upload(array):
+      padding = [(0, rows - count)] + [(0, 0)] * (array.ndim - 1)
+      return tf.convert_to_tensor(np.pad(array, padding) if rows > count else array)
+
+    return XlaClientData(self._upload(tree, upload), count, rows)
+
+  def _num_rows(self, arrays) -> int:
+    """The rows to make room for.
+
+    The first data of a form are taken as they are: usually they are the population's.
+    Data of the same form that come later are taken as a cohort's, one of many of
+    varying size: they are padded, so that they share programs.
+    """
+    form = tuple((a.shape[1:], a.dtype.str) for a in arrays)
+    count, last = len(arrays[0]), self._placed.get(form)
+    rows = count
+    if last is not None and last != count:
+      rows = last if count < last < 2 * count else devices_lib.padded_size(count)
+    self._placed[form] = rows
+    return rows
 
   def place_states(self, tree: Any) -> XlaClientStates:
     if tree is None:
@@ -206,7 +229,7 @@ def _cohort(rows, states, data, settings) -> executable.Cohort:
   ids = None
   if settings is not None:
     ids = np.concatenate([np.full(len(s), i, np.int32) for i, (s, _) in enumerate(rows)])
-  limit = states.num_clients or data.num_clients * (settings or 1)
+  limit = states.num_clients or data.num_rows * (settings or 1)
   return executable.Cohort(
     rows=[state_rows, data_rows], settings=ids, count=len(state_rows), limit=limit
   )

@@ -54,6 +54,26 @@ def test_larger_cohorts_than_the_first_are_compiled_again_and_agree():
     assert xla.compilations == 2
 
 
+def test_data_that_are_placed_by_cohort_share_programs():
+  with runtime.create('xla') as xla:
+    results = []
+    for size in (20, 23, 26, 21, 28):
+      placed, states = xla.place(example.data(size)), xla.place_states(example.client_states(28))
+      server, _ = xla.round(
+        example.next_round,
+        example.server_state(),
+        states,
+        placed,
+        np.arange(size)[::-1],
+        data_rows=np.arange(size)[::-1],
+      )
+      results.append(xla.to_numpy(server))
+    assert xla.compilations <= 2
+    placed, states = xla.place(example.data(23)), xla.place_states(example.client_states(23))
+    alone, _ = xla.round(example.next_round, example.server_state(), states, placed, range(23))
+    example.assert_same(results[1], xla.to_numpy(alone))
+
+
 @pytest.mark.parametrize('block', [None, 4])
 def test_sweep_equals_single_runs(block):
   rates = [0.05, 0.1, 0.3]
