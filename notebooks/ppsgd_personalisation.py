@@ -70,7 +70,8 @@ folder = environment.experiment(
 # %% [markdown]
 # ## Error against epsilon
 #
-# Every point is the same run a little later: epsilon grows with the rounds.
+# Every point is the same run a little later: epsilon grows with the rounds. All runs have one
+# step size here; the paper takes the best one of each a.
 
 # %%
 from matplotlib import pyplot as plt
