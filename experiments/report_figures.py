@@ -24,6 +24,7 @@ _MOST_LINES = len(figures.COLOURS)
 _MOST_PANELS = 4
 _MOST_BOXES = 12
 _MOST_GAINS = 6
+_MOST_GROUPS = 36
 _LABEL_WIDTH = 38
 _WORDS = {'accuracy': 'test accuracy', 'mse': 'test mean squared error'}
 _END_LINES = {'local': ('#555555', '--'), 'fedavg': ('#000000', ':')}
@@ -311,7 +312,7 @@ def groups(data: ReportData) -> Drawing | None:
   if last['group'].nunique() < 2:
     return None
   frame = data.over_seeds(last, 'setting', 'group', 'metric')
-  names, words = _shown(data, frame['setting'], _MOST_BOXES)
+  names, words = _shown(data, frame['setting'], _MOST_GROUPS)
   metrics = [m for m in wanted if m in set(frame['metric'])]
   drawing = figure.Figure(
     figsize=(3.6 * len(metrics) + 2.2, 1.4 + 0.42 * len(names)), layout='constrained'

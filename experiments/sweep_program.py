@@ -446,13 +446,16 @@ class _Guarantees:
     self._owners: dict[tuple, Experiment] = {}
 
   def _owner(self, experiment: Experiment) -> Experiment:
-    config = experiment.config
-    values = {
-      n: v for n, v in config.identity.items()
-      if n != 'seed' and not sweep_grid.is_hyperparameter(n)
-    }  # fmt: skip
-    sizes = np.asarray(experiment.dataset.train.num_examples).tobytes()
-    return self._owners.setdefault((json.dumps(values, sort_keys=True), sizes), experiment)
+    plan, data = experiment.plan, experiment.dataset
+    values = [getattr(plan, field.name) for field in dataclasses.fields(plan)]
+    key = (
+      type(plan),
+      *(v.tobytes() if isinstance(v, np.ndarray) else repr(v) for v in values),
+      experiment.config.method,
+      data.preprocessing,
+      data.client_ids,
+    )
+    return self._owners.setdefault(key, experiment)
 
   def epsilon(self, experiment: Experiment, rounds: int) -> float:
     return self._owner(experiment).epsilon(rounds)

@@ -177,6 +177,24 @@ def metrics_of(folder) -> pd.DataFrame:
   return MetricTable.read(folder / 'metrics.parquet').to_frame()
 
 
+def test_runs_share_a_guarantee_only_if_their_plans_are_equal():
+  from experiments import build, sweep_program
+
+  base = dict(method='feo2', dataset='digits', privacy='client', delta=1e-3, rounds=5)
+  grid = Grid.parse({**base, 'clients_per_round': 10}, ['ratio=0,0.1,1', 'noise_multiplier=1,2'],
+                    ['0', '1'])  # fmt: skip
+  guarantees = sweep_program._Guarantees()
+  for config in grid.runs().values():
+    dataset = build.prepared(config, build.load_dataset(config))
+    experiment = build.Experiment(
+      config=config, dataset=dataset, plan=build.build_plan(config, dataset), model=None,
+      method=None,
+    )  # fmt: skip
+    assert guarantees.epsilon(experiment, 5) == experiment.plan.epsilon(5)
+  # Two noises, and with r = 0 another plan: nothing is sent then. Seeds share.
+  assert len(guarantees._owners) == 4
+
+
 @pytest.mark.slow
 def test_a_sweep_gives_what_single_runs_give(tmp_path):
   from experiments import runner
