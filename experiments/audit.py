@@ -118,7 +118,8 @@ def audit(
   """
   from privacy import audit as statistics
 
-  delta = float(np.max(np.asarray(target.plan.delta)))
+  own_delta = np.atleast_1d(target.plan.delta)  # of every silo, or one for all
+  delta = float(own_delta[target.client if len(own_delta) > 1 else 0])
   scores, with_canary, strength = attack(target, rounds=rounds, runs=runs, seed=seed)
   return Report(
     claimed=_claimed(target, rounds),

@@ -66,11 +66,9 @@ def many_runs(
   candidates = np.unique(np.quantile(np.concatenate([without, with_]), np.linspace(0, 1, 400)))
   # A higher confidence keeps the choice away from thresholds that a few runs made look good.
   careful = 1 - (1 - confidence) / 10
-  chosen = max(
-    candidates,
-    key=lambda t: _bound_at(t, without[: half[0]], with_[: half[1]], delta, careful),
-  )
-  epsilon = _bound_at(chosen, without[half[0] :], with_[half[1] :], delta, confidence)
+  tried = _bounds(candidates, without[: half[0]], with_[: half[1]], delta, careful)
+  chosen = candidates[[int(np.argmax(tried))]]
+  epsilon = float(_bounds(chosen, without[half[0] :], with_[half[1] :], delta, confidence)[0])
   return EpsilonLowerBound(
     epsilon=max(epsilon, 0.0),
     delta=float(delta),
@@ -79,21 +77,28 @@ def many_runs(
   )
 
 
-def _bound_at(threshold, without, with_, delta: float, confidence: float) -> float:
-  false_positive = _upper(int(np.sum(without > threshold)), without.size, confidence)
-  false_negative = _upper(int(np.sum(with_ <= threshold)), with_.size, confidence)
+def _bounds(thresholds, without, with_, delta: float, confidence: float) -> np.ndarray:
+  """The bound on epsilon that each threshold gives."""
+  below = [
+    np.searchsorted(np.sort(scores), thresholds, side='right') for scores in (without, with_)
+  ]
+  false_positive = _upper(without.size - below[0], without.size, confidence)
+  false_negative = _upper(below[1], with_.size, confidence)
 
-  def log_ratio(other: float, error: float) -> float:
-    return math.log((1 - delta - other) / error) if 1 - delta > other else -math.inf
+  def log_ratio(other, error):
+    with np.errstate(divide='ignore', invalid='ignore'):
+      return np.where(1 - delta > other, np.log((1 - delta - other) / error), -np.inf)
 
-  return max(log_ratio(false_negative, false_positive), log_ratio(false_positive, false_negative))
+  return np.maximum(
+    log_ratio(false_negative, false_positive), log_ratio(false_positive, false_negative)
+  )
 
 
-def _upper(count: int, trials: int, confidence: float) -> float:
-  """Clopper-Pearson upper bound of a rate; two of them hold together with the confidence."""
-  if count == trials:
-    return 1.0
-  return float(stats.beta.ppf(1 - (1 - confidence) / 2, count + 1, trials - count))
+def _upper(counts: np.ndarray, trials: int, confidence: float) -> np.ndarray:
+  """Clopper-Pearson upper bounds of rates; two of them hold together with the confidence."""
+  failures = np.maximum(trials - counts, 1)
+  bounds = stats.beta.ppf(1 - (1 - confidence) / 2, counts + 1, failures)
+  return np.where(counts == trials, 1.0, bounds)
 
 
 def one_run(

@@ -56,7 +56,7 @@ class StreamGaussianSumQuery(tfp.GaussianSumQuery):
   def preprocess_record_impl(self, params, record):
     clip = params
     leaves = tf.nest.flatten(record)
-    norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(tf.cast(x, tf.float32))) for x in leaves]))
+    norm = _global_norm(leaves)
     passes = tf.logical_or(norm <= clip, tf.math.is_inf(clip))
     finite = tf.math.is_finite(norm)
     scale = tf.where(passes, 1.0, clip / tf.maximum(norm, 1e-38))
@@ -223,6 +223,18 @@ class TreeQuery(tfp.SumAggregationDPQuery):
 
   def _state(self, tree):
     return _from_tree(self._state_structure, tree)
+
+
+def _global_norm(leaves) -> tf.Tensor:
+  """L2 norm of all leaves together, float32; NaN or infinite if the record is not finite.
+
+  Squares of numbers below 1e-23 vanish in float32. With a clip that adaptive clipping let fall
+  as low, a record would then pass unclipped: so the largest entry is divided out first.
+  """
+  leaves = [tf.cast(x, tf.float32) for x in leaves]
+  largest = tf.reduce_max(tf.stack([tf.reduce_max(tf.abs(x)) for x in leaves]))
+  scale = tf.where((largest > 0.0) & tf.math.is_finite(largest), largest, 1.0)
+  return scale * tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(x / scale)) for x in leaves]))
 
 
 def noise_stddev(noise_multiplier, clipping_norm) -> tf.Tensor:

@@ -270,6 +270,8 @@ def assemble(
       privacy parameters at example level.
     released_metrics: names of metrics that are DP releases.
   """
+  if spec.plan.unit == 'example':  # what is clipped is what the plan says
+    hyperparameters = {**hyperparameters, 'clipping_norm': spec.plan.clipping_norm}
   hyperparameters = {
     name: float(spec.hyperparameters.get(name, default))
     for name, default in hyperparameters.items()

@@ -1,9 +1,9 @@
-"""Writes docs/accounting.md: `PYTHONPATH=. python tests/trust/accounting_table.py`."""
+"""Writes docs/accounting.md: `python -m tests.trust.accounting_table`."""
 
 import pathlib
 import sys
 
-import second_accountant
+from tests.trust import second_accountant
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'accounting.md'
 
@@ -12,7 +12,7 @@ _HEAD = """# Every epsilon, computed twice
 The project's accountant (`privacy/accounting.py`: Renyi DP) against others that share no code
 with it (`tests/trust/second_accountant.py`). The tests hold every pair. This page is written by
 
-    PYTHONPATH=. python tests/trust/accounting_table.py
+    python -m tests.trust.accounting_table
 
 | mechanism | event | epsilon | the same bound, computed otherwise | tighter |
 | --- | --- | --- | --- | --- |

@@ -12,15 +12,23 @@ FEATURES = 3
 
 
 def target(
-  name, plan_, *, rows=1, batch_size=None, attributes=None, hyperparameters=None, **options
+  name,
+  plan_,
+  *,
+  rows=1,
+  features=FEATURES,
+  batch_size=None,
+  attributes=None,
+  hyperparameters=None,
+  **options,
 ):
   """A target for `experiments.audit`, on linear regression."""
   spec = BuildSpec(
     model=tff_models.build_model(
-      'linear_regression', example_shape=(FEATURES,), num_outputs=1, task_kind='regression'
+      'linear_regression', example_shape=(features,), num_outputs=1, task_kind='regression'
     ),
     examples=ExamplesSpec(
-      x_shape=(rows, FEATURES), x_dtype=np.float32, y_shape=(rows,), y_dtype=np.float32
+      x_shape=(rows, features), x_dtype=np.float32, y_shape=(rows,), y_dtype=np.float32
     ),
     plan=plan_,
     batch_size=batch_size or rows,

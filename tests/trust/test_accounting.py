@@ -2,17 +2,17 @@
 
 import math
 
-import accounting_table
 import dp_accounting
 import mpmath
 import numpy as np
 import pytest
-import second_accountant as second
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from privacy import accounting, calibration, plan, sampling, selection, tuning
+from tests.trust import accounting_table
+from tests.trust import second_accountant as second
 
 ORDERS = np.array(accounting.RDP_ORDERS)
 ROWS = second.mechanisms()

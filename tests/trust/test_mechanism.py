@@ -93,11 +93,13 @@ CLIENTS, ROWS, FEATURES, CLIP = 4, 3, 2, 0.7
 
 # float32's largest, values whose squares or products overflow or vanish, denormals.
 _NASTY = [0.0, -0.0, 1.0, -1.0, 0.3, 1e-45, -1e-40, 1e-25, 1e-19, 1e4, -1e10, 1e19, -3e19, 3.4e38]
-_values = st.one_of(st.sampled_from(_NASTY), st.floats(-3, 3, width=32))
+_TABLE = np.array([*_NASTY, *np.linspace(-3, 3, 40)], np.float32)
 
 
 def _arrays(*shape):
-  return hnp.arrays(np.float32, shape, elements=_values, fill=st.nothing())
+  # Drawn as places in the table: TensorFlow's threads flush denormals, which hypothesis minds.
+  places = hnp.arrays(np.int16, shape, elements=st.integers(0, len(_TABLE) - 1))
+  return places.map(lambda index: _TABLE[index])
 
 
 _federations = st.tuples(

@@ -1,0 +1,307 @@
+"""Faults that the machine, not the user, makes: nothing half-written is read, nothing is lost."""
+
+import io
+import os
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+import datasets.files
+from experiments import checkpoints, runner
+from experiments.config import ExperimentConfig
+from tests.experiments import fakes
+from tests.experiments.test_runner import assert_same_results, run
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def _checkpoint(folder):
+  return checkpoints.save(
+    folder,
+    checkpoints.Checkpoint(
+      rounds=3,
+      arrays={'server/model': np.arange(6.0).reshape(2, 3), 'server/seed': np.int32(7)},
+      facts={'num_rows': 4},
+    ),
+  )
+
+
+def test_every_flipped_byte_is_found(tmp_path):
+  path = _checkpoint(tmp_path)
+  whole = path.read_bytes()
+  for position in range(len(whole)):
+    path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+    with pytest.raises(checkpoints.CheckpointError):
+      checkpoints.load(path)
+
+
+def test_every_length_cut_short_is_found(tmp_path):
+  path = _checkpoint(tmp_path)
+  whole = path.read_bytes()
+  for length in [*range(0, len(whole), 7), len(whole) - 1]:
+    path.write_bytes(whole[:length])
+    with pytest.raises(checkpoints.CheckpointError):
+      checkpoints.load(path)
+  path.write_bytes(whole + b'\0')
+  with pytest.raises(checkpoints.CheckpointError):
+    checkpoints.load(path)
+
+
+class _Exploit:
+  def __reduce__(self):
+    return os.system, ('touch exploited',)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path, monkeypatch):
+  """Even with the right hash: whoever can write the file can compute it."""
+  import hashlib
+
+  monkeypatch.chdir(tmp_path)
+  buffer = io.BytesIO()
+  np.savez(
+    buffer, facts=np.frombuffer(b'{"rounds": 1}', np.uint8),
+    model=np.array([_Exploit()], dtype=object),
+  )  # fmt: skip
+  content = buffer.getvalue()[:-2]
+  digest = hashlib.sha256(content).hexdigest().encode()
+  path = tmp_path / 'round_00000001.npz'
+  path.write_bytes(content + struct.pack('<H', 64) + digest)
+  with pytest.raises(checkpoints.CheckpointError, match='no checkpoint'):
+    checkpoints.load(path)
+  assert not (tmp_path / 'exploited').exists()
+
+
+# ----------------------------------------------------------- a disk that is full
+
+
+_LIMITED = """
+import resource, signal, sys
+from tests.experiments import fakes
+from tests.experiments import fakes
+from tests.experiments.test_runner import make_config
+from experiments import cli, runner, startup
+from privacy import accounting
+accounting.pld_epsilon = lambda *arguments: None
+runner.create_runtime = lambda config: fakes.FakeRuntime()
+config = make_config(sys.argv[1], resume=len(sys.argv) > 3)
+experiment = fakes.make_experiment(config)
+limit = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+  runner.run(experiment, show_progress=False)
+except OSError as error:
+  print('error:', error, file=sys.stderr)
+  sys.exit(2)
+"""
+
+
+@pytest.mark.slow
+def test_writes_that_the_kernel_refuses(tmp_path, monkeypatch):
+  """No file may grow beyond a limit: one line, and the run goes on when there is room."""
+  monkeypatch.setattr(runner, 'create_runtime', lambda config: fakes.FakeRuntime())
+  run(tmp_path / 'reference')
+  for limit in (100, 3_000, 20_000):
+    folder = tmp_path / str(limit)
+    done = subprocess.run(
+      [sys.executable, '-c', _LIMITED, str(folder), str(limit)], text=True, capture_output=True,
+      timeout=180, env={**os.environ, 'PYTHONPATH': os.getcwd()}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr[-800:]
+    assert done.stderr.strip().splitlines()[-1].startswith('error: cannot write ')
+    assert not list(folder.rglob('.writing-*'))
+    begun = (folder / 'config.json').exists()
+    run(folder, resume=begun)
+    assert_same_results(folder, tmp_path / 'reference')
+
+
+# -------------------------------------------------------------- files of data
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+  return datasets.files.cache_folder()
+
+
+@pytest.mark.parametrize('kept', [0, 10, 0.5, 0.99])
+def test_a_damaged_cache_is_made_again(cache, kept):
+  arrays = {'x': np.arange(1000.0)}
+  datasets.files.cached_arrays('thing', lambda: arrays)
+  path = cache / 'thing.npz'
+  content = path.read_bytes()
+  path.write_bytes(content[: kept if isinstance(kept, int) else int(kept * len(content))])
+  again = datasets.files.cached_arrays('thing', lambda: arrays)
+  np.testing.assert_array_equal(again['x'], arrays['x'])
+
+
+# ------------------------------------------------------------------- processes
+
+
+def _listening(pids):
+  """Addresses on which processes listen: 'ip', from /proc."""
+  inodes = set()
+  for pid in pids:
+    for entry in os.scandir(f'/proc/{pid}/fd'):
+      try:
+        target = os.readlink(entry.path)
+      except OSError:
+        continue
+      if target.startswith('socket:['):
+        inodes.add(target[8:-1])
+  addresses = set()
+  for table, family in (('tcp', socket.AF_INET), ('tcp6', socket.AF_INET6)):
+    with open(f'/proc/net/{table}') as lines:
+      for line in list(lines)[1:]:
+        columns = line.split()
+        if columns[3] == '0A' and columns[9] in inodes:
+          raw = bytes.fromhex(columns[1].split(':')[0])
+          words = struct.unpack(f'>{len(raw) // 4}I', raw)
+          address = struct.pack(f'<{len(words)}I', *words)
+          addresses.add(socket.inet_ntop(family, address))
+  return addresses
+
+
+def _children(pid):
+  """All descendants of a process."""
+  parents = {}
+  for name in filter(str.isdigit, os.listdir('/proc')):
+    try:
+      with open(f'/proc/{name}/stat') as stat:
+        parents[int(name)] = int(stat.read().rpartition(')')[2].split()[1])
+    except OSError:
+      continue
+  found, todo = [], [pid]
+  while todo:
+    parent = todo.pop()
+    children = [child for child, its in parents.items() if its == parent]
+    found += children
+    todo += children
+  return found
+
+
+_NATIVE = """
+import sys, time
+import numpy as np
+import tensorflow_federated as tff
+import runtime
+machine = runtime.create('native')
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def total(x):
+  return tff.federated_sum(x)
+assert total([1, 2, 3]) == 6
+print('ready', flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
+def test_the_worker_ends_with_us(number):
+  program = subprocess.Popen(
+    [sys.executable, '-c', _NATIVE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    env={**os.environ, 'PYTHONPATH': os.getcwd()},
+  )  # fmt: skip
+  try:
+    assert program.stdout.readline() == b'ready\n'
+    children = _children(program.pid)
+    addresses = _listening([program.pid, *children])
+    # TFF's binary listens on every interface: its address '[::]:' is a constant, and it has
+    # no flag for it. Nothing else may listen, and only while this runtime is in use.
+    assert addresses == {'::'}
+    assert not _listening([program.pid])
+  finally:
+    program.send_signal(number)
+    program.wait(20)
+  deadline = time.monotonic() + 10
+  alive = children
+  while alive and time.monotonic() < deadline:
+    time.sleep(0.1)
+    alive = [pid for pid in children if os.path.exists(f'/proc/{pid}') and _runs(pid)]
+  assert not alive
+
+
+def test_the_compiled_runtime_listens_to_nobody():
+  import runtime
+  from tests.trust import targets
+
+  with runtime.create('xla') as machine:
+    target = targets.target('fedavg', targets.client_level(1.0))
+    machine.to_numpy(target.method.initial_server_state(0))
+    assert not _listening([os.getpid(), *_children(os.getpid())])
+
+
+def _runs(pid):
+  try:
+    with open(f'/proc/{pid}/stat') as stat:
+      return stat.read().rpartition(')')[2].split()[0] not in 'ZX'
+  except OSError:
+    return False
+
+
+# --------------------------------------------------------------------- long runs
+
+
+@pytest.mark.slow
+def test_ten_thousand_rounds_leave_nothing_behind(tmp_path, monkeypatch):
+  """No growth in memory, files or threads; epsilon to the last round."""
+  rounds, seen = 10_000, {}
+  generator = np.random.default_rng(0)
+  x = generator.normal(size=(6, 4, 2)).astype(np.float32)
+  examples = datasets.ClientExamples(x=x, y=x.sum(axis=2), num_examples=np.full(6, 4, np.int32))
+  dataset = datasets.FederatedDataset(
+    name='small', task=datasets.Task(kind='regression', num_outputs=1, example_shape=(2,)),
+    train=examples, test=examples, server_test=examples.pooled(),
+    client_ids=tuple('abcdef'), groups={}, checksums={}, citation='none',
+  )  # fmt: skip
+  config = ExperimentConfig(
+    rounds=rounds, eval_every=2000, checkpoint_every=2500, clients_per_round=3, privacy='client',
+    noise_multiplier=30.0, delta=1e-2, output_dir=str(tmp_path / 'run'), batch_size=4,
+    client_learning_rate=0.01,
+  )  # fmt: skip
+  create = runner.create_runtime
+
+  def watched(config):
+    machine = create(config)
+    advance, count = machine.round, [0]
+
+    def round_(*arguments, **keywords):
+      count[0] += 1
+      if count[0] in (1500, rounds):
+        seen[count[0]] = _footprint()
+      return advance(*arguments, **keywords)
+
+    machine.round = round_
+    return machine
+
+  monkeypatch.setattr(runner, 'create_runtime', watched)
+  from experiments import build
+
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    result = runner.run(build.build_process(config, dataset), show_progress=False)
+  early, late = seen[1500], seen[rounds]
+  assert late['threads'] <= early['threads'] + 2
+  assert late['files'] <= early['files'] + 4
+  assert late['bytes'] < early['bytes'] + 60 * 2**20
+  plan_ = build.build_plan(config, dataset)
+  assert result.summary['rounds'] == result.privacy['rounds'] == rounds
+  assert result.privacy['epsilon'] == plan_.epsilon(rounds) > plan_.epsilon(rounds - 1)
+  assert int(result.server_state['round']) == int(result.server_state['query']['counter']) == rounds
+
+
+def _footprint():
+  with open('/proc/self/statm') as statm:
+    pages = int(statm.read().split()[1])
+  return {
+    'bytes': pages * resource.getpagesize(),
+    'files': len(os.listdir('/proc/self/fd')),
+    'threads': len(os.listdir('/proc/self/task')),
+  }

@@ -1,0 +1,116 @@
+"""What is read cannot run code; what is shown cannot either; what is installed is pinned."""
+
+import ast
+import pathlib
+import re
+import tarfile
+
+import pytest
+
+from experiments import report_html
+
+ROOT = pathlib.Path(__file__).parents[2]
+FOLDERS = ('analysis', 'datasets', 'experiments', 'privacy', 'processes', 'runtime', 'tff_models')
+SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob('*.py'))]
+# Reads the archive of CIFAR-10's own authors, which is pickles, after checking its SHA-256.
+PICKLE_READERS = {'datasets/cifar10.py'}
+FORBIDDEN_CALLS = {'eval', 'exec', 'extractall', 'extract', 'system', 'mktemp', 'read_pickle'}
+
+
+def _calls(path):
+  for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+    if isinstance(node, ast.Call):
+      function = node.func
+      yield (
+        node,
+        function.attr if isinstance(function, ast.Attribute) else getattr(function, 'id', ''),
+      )
+
+
+def test_the_sources_are_found():
+  assert len(SOURCES) > 60
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_call_that_runs_what_it_reads(path):
+  name = str(path.relative_to(ROOT))
+  for call, function in _calls(path):
+    where = f'{name}:{call.lineno}: {function}'
+    assert function not in FORBIDDEN_CALLS, where
+    keywords = {k.arg: k.value for k in call.keywords}
+    for keyword, wrong in (('allow_pickle', True), ('shell', True)):
+      value = keywords.get(keyword)
+      assert not (isinstance(value, ast.Constant) and value.value is wrong), where
+  imported = re.findall(
+    r'^\s*(?:import|from) (pickle|marshal|shelve|dill|joblib|cloudpickle|yaml)\b',
+    path.read_text(encoding='utf-8'), re.M,
+  )  # fmt: skip
+  assert not imported or name in PICKLE_READERS
+
+
+def test_nothing_of_an_archive_is_unpacked_to_disk():
+  """So no name in it can escape: members are read through `extractfile`."""
+  for path in SOURCES:
+    text = path.read_text(encoding='utf-8')
+    if 'tarfile' in text or 'zipfile.ZipFile' in text:
+      assert 'extractall' not in text and '.extract(' not in text, path
+
+
+def test_cifar_pickles_are_read_only_after_their_checksum(tmp_path, monkeypatch):
+  """An archive of another origin is refused before anything of it is loaded."""
+  import datasets
+
+  evil = tmp_path / 'cifar-10-python.tar.gz'
+  payload = tmp_path / 'data_batch_1'
+  payload.write_bytes(b"cos\nsystem\n(S'touch exploited'\ntR.")
+  with tarfile.open(evil, 'w:gz') as archive:
+    archive.add(payload, 'cifar-10-batches-py/data_batch_1')
+    archive.add(payload, 'cifar-10-batches-py/test_batch')
+  monkeypatch.chdir(tmp_path)
+  names = [n for n in datasets.registry.DATASETS if 'cifar' in n]
+  assert names
+  for name in names:
+    with pytest.raises((ValueError, FileNotFoundError)):
+      datasets.load_dataset(name, seed=0, data_dir=str(tmp_path))
+  assert not (tmp_path / 'exploited').exists()
+
+
+SCRIPT = '<script>alert(1)</script><img src=x onerror=alert(1)>"\'&'
+
+
+@pytest.mark.parametrize(
+  'show',
+  [
+    lambda text: report_html.page(title=text, parts=[]),
+    lambda text: report_html.section(text),
+    lambda text: report_html.paragraph(text),
+    lambda text: report_html.paragraph(text, warning=True),
+    lambda text: report_html.table([text], [[text]]),
+  ],
+)
+def test_the_report_escapes_what_it_shows(show):
+  shown = show(SCRIPT)
+  assert '<script' not in shown and '<img' not in shown
+  assert '&lt;script&gt;' in shown
+
+
+def test_the_report_fetches_nothing():
+  page = report_html.page(title='x', parts=[])
+  assert 'http:' not in page and 'https:' not in page and '<script' not in page
+
+
+def test_what_is_installed_is_pinned_by_hash():
+  lines = (ROOT / 'requirements.txt').read_text().splitlines()
+  packages = [i for i, line in enumerate(lines) if re.match(r'[A-Za-z0-9._-]+==', line)]
+  assert len(packages) > 40
+  for i in packages:
+    assert '--hash=sha256:' in lines[i + 1], lines[i]
+  wild = [line for line in lines if re.match(r'[A-Za-z0-9._-]+(?!==)[<>~]', line)]
+  assert not wild
+
+
+def test_nothing_listens_to_other_machines():
+  """No server of ours names an address beyond this machine."""
+  for path in SOURCES:
+    text = path.read_text(encoding='utf-8')
+    assert '0.0.0.0' not in text and "host=''" not in text and '[::]' not in text, path
