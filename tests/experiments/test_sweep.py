@@ -236,6 +236,26 @@ def test_client_level_budgets_and_clips_share_a_program(tmp_path):
 
 
 @pytest.mark.slow
+def test_opting_out_and_no_contact_with_private_clients_share_a_program(tmp_path):
+  from experiments import runner
+
+  base = dict(
+    method='feo2', dataset='digits', dataset_option=('num_clients=40',), privacy='client',
+    delta=1e-2, noise_multiplier=1.0, opt_out_fraction=0.2, rounds=3, clients_per_round=20,
+    eval_every=3, checkpoint_every=0,
+  )  # fmt: skip
+  grid = Grid.parse(base, ['ratio=0,0.1'], ['0-1'])
+  sweep.run(grid, folder=tmp_path / 'sweep', show_progress=False)
+  for name in ('ratio=0,seed=1', 'ratio=0.1,seed=0'):
+    folder = tmp_path / 'sweep' / 'runs' / name
+    assert json.loads((folder / 'summary.json').read_text())['runs_at_once'] == 4
+    alone = dataclasses.replace(grid.runs()[name], output_dir=str(tmp_path / name))
+    runner.run(alone, show_progress=False)
+    mine, other = metrics_of(folder), metrics_of(tmp_path / name)
+    pd.testing.assert_frame_equal(mine, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_a_stopped_sweep_continues_to_the_same_numbers(tmp_path, monkeypatch):
   from experiments import interruption, sweep_program
 
