@@ -191,7 +191,7 @@ class _Mechanism:
       raise ValueError('--privacy=none claims nothing: there is nothing to audit.')
     if not noise > 0:
       raise ValueError('A noise multiplier of 0 claims nothing: there is nothing to audit.')
-    self.likelihood = dict(rate=rate, noise_multiplier=noise, steps=self.steps)
+    self.likelihood: dict[str, Any] = dict(rate=rate, noise_multiplier=noise, steps=self.steps)
 
 
 class _Attacker:
@@ -206,7 +206,9 @@ class _Attacker:
     """(server states [S, ...], client states [S, ...]) before the first round."""
     method, plan = self._target.method, self._target.plan
     server = method.initial_server_state(0)
-    attributes = {name: np.float32([value]) for name, value in self._target.attributes.items()}
+    attributes = {
+      name: np.asarray([value], np.float32) for name, value in self._target.attributes.items()
+    }
     if plan.unit == 'example':
       attributes |= {
         name: values[[self._target.client]] for name, values in plan.silo_parameters().items()
@@ -378,7 +380,7 @@ def _audit_configuration(config, values) -> Report:
     )
   _, clients = experiment.initial_states()
   own = clients.get('attributes', {})
-  silo = experiment.plan.silo_parameters() if config.privacy == 'example' else {}
+  silo: dict[str, Any] = getattr(experiment.plan, 'silo_parameters', dict)()
   somebody = experiment.dataset.train.load(np.zeros([1], np.int32))
   target = Target(
     method=experiment.method,

@@ -1,5 +1,6 @@
 """A run's curves as TensorBoard events."""
 
+import contextlib
 import pathlib
 import shutil
 import time
@@ -44,8 +45,9 @@ class EventWriter:
       raise files.WriteError(self._path, error) from error
 
   def close(self) -> None:
-    """Closes the file."""
-    self._file.close()
+    """Closes the file; what `write` could not write is in the run's table."""
+    with contextlib.suppress(OSError):
+      self._file.close()
 
   def _add(self, event: event_pb2.Event) -> None:
     self._records.write(event.SerializeToString())

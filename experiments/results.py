@@ -237,7 +237,8 @@ def _git_commit() -> str | None:
 
 
 def _git(root: pathlib.Path, *arguments: str) -> str:
-  command = ['git', '-C', str(root), *arguments]
+  # Without optional locks: a run that is killed must not leave the checkout's index locked.
+  command = ['git', '--no-optional-locks', '-C', str(root), *arguments]
   return subprocess.run(
     command, check=True, capture_output=True, text=True, timeout=10
   ).stdout.strip()

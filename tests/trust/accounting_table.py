@@ -1,9 +1,7 @@
-"""Writes docs/accounting.md: `python -m tests.trust.accounting_table`."""
+"""Writes docs/accounting.md: `python tests/trust/accounting_table.py`."""
 
 import pathlib
 import sys
-
-from tests.trust import second_accountant
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'accounting.md'
 
@@ -12,7 +10,7 @@ _HEAD = """# Every epsilon, computed twice
 The project's accountant (`privacy/accounting.py`: Renyi DP) against others that share no code
 with it (`tests/trust/second_accountant.py`). The tests hold every pair. This page is written by
 
-    python -m tests.trust.accounting_table
+    python tests/trust/accounting_table.py
 
 | mechanism | event | epsilon | the same bound, computed otherwise | tighter |
 | --- | --- | --- | --- | --- |
@@ -34,10 +32,10 @@ and gives a lower bound from the other side.
 """
 
 
-def table() -> str:
-  """The page."""
+def table(mechanisms) -> str:
+  """The page, from `second_accountant.mechanisms()`."""
   lines = []
-  for row in second_accountant.mechanisms():
+  for row in mechanisms:
     cells = {True: [], False: []}
     for name, value in row.others.items():
       cells[name in row.same].append(f'{value:.4f} ({name})')
@@ -48,6 +46,8 @@ def table() -> str:
 
 
 if __name__ == '__main__':
+  import second_accountant
+
   DOCUMENT.parent.mkdir(exist_ok=True)
-  DOCUMENT.write_text(table(), encoding='utf-8')
+  DOCUMENT.write_text(table(second_accountant.mechanisms()), encoding='utf-8')
   print(DOCUMENT, file=sys.stderr)

@@ -29,7 +29,7 @@ def test_every_epsilon_twice(row):
 
 
 def test_the_page_is_what_the_command_writes():
-  assert accounting_table.DOCUMENT.read_text(encoding='utf-8') == accounting_table.table()
+  assert accounting_table.DOCUMENT.read_text(encoding='utf-8') == accounting_table.table(ROWS)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,10 @@ def test_a_checkpoint_runs_no_code(tmp_path, monkeypatch):
 
 
 _LIMITED = """
-import resource, signal, sys
+import resource, sys, types
+package = types.ModuleType('tests')  # ours: another one may be installed
+package.__path__ = ['tests']
+sys.modules['tests'] = package
 from tests.experiments import fakes
 from tests.experiments import fakes
 from tests.experiments.test_runner import make_config
