@@ -4,6 +4,8 @@ SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 PYTHON := .venv/bin/python
 ARGS ?=
+# Test files that run at the same time.
+JOBS ?= 2
 RECIPE ?=
 
 .PHONY: experiment recipes reproduce test test-fast lint types lock-check setup benchmark self-check help
@@ -21,10 +23,10 @@ reproduce: .venv/.ready  ## Run a recipe and compare it with the paper (RECIPE=n
 	@$(PYTHON) -m experiments.reproduce $(RECIPE) $(ARGS)
 
 test: .venv/.ready  ## Run every test (ARGS='-m "not slow"' skips the slow ones)
-	$(PYTHON) -m pytest $(ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-fast: .venv/.ready  ## Run the tests that take less than ten seconds each
-	$(PYTHON) -m pytest -m 'not slow' $(ARGS)
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
 
 benchmark: .venv/.ready  ## Measure the compiled runtime beside TFF's own
 	$(PYTHON) -m benchmarks.run $(ARGS)
