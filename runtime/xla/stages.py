@@ -314,7 +314,20 @@ class Stages:
     a, b = a[f'total:{node.name}'], b[f'total:{node.name}']
     if self.settings is None or aggregation.reduction(node) is not None:
       return aggregation.merge(node, a, b, env)
-    raise local.unsupported('federated_aggregate in a sweep on several devices')
+    type_ = aggregation.accumulator_type(node)
+
+    def one_setting(pair):
+      x, y = (_nested(type_, iter(leaves)) for leaves in pair)
+      return tuple(tf.nest.flatten(aggregation.merge(node, x, y, env)))
+
+    leaves = tf.map_fn(
+      one_setting,
+      (tuple(tf.nest.flatten(a)), tuple(tf.nest.flatten(b))),
+      fn_output_signature=tuple(
+        tf.TensorSpec(trees.static_shape(t), t.dtype) for t in trees.leaf_types(type_)
+      ),
+    )
+    return _nested(type_, iter(leaves))
 
   def result(
     self,

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import func_graph, tensor_util
 from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 
@@ -38,7 +39,7 @@ def vectorized(
     The function's results with a leading axis [lanes, ...].
 
   Raises:
-    UnsupportedComputationError: an op has no vectorised form.
+    UnsupportedComputationError: an op makes tensors of shapes that are not known.
   """
   graph = func_graph.FuncGraph('one_lane')
   with graph.as_default():
@@ -201,9 +202,60 @@ def _convert_full_int(pfor_input):
   return pfor_lib.wrap(tf.reshape(values, [_lanes[-1], *shape]), True)
 
 
+def _convert_top_k(pfor_input):
+  """Finds every lane's largest values; `tf.argsort` and `tf.sort` are made of it."""
+  outputs = tf.raw_ops.TopKV2(
+    input=pfor_input.stacked_input(0),
+    k=pfor_input.unstacked_input(1),
+    sorted=pfor_input.get_attr('sorted'),
+  )
+  return [pfor_lib.wrap(output, True) for output in outputs]
+
+
+def _convert_l2_loss(pfor_input):
+  values = pfor_input.stacked_input(0)
+  return pfor_lib.wrap(tf.reduce_sum(tf.square(values), range(1, values.shape.rank)) / 2.0, True)
+
+
+def _convert_bitcast(pfor_input):
+  return pfor_lib.wrap(tf.bitcast(pfor_input.stacked_input(0), pfor_input.get_attr('type')), True)
+
+
+def _convert_lane_by_lane(pfor_input):
+  """Computes an op that has no other conversion for one lane after the other."""
+  op = pfor_input.op
+  dtypes = [output.dtype for output in op.outputs]
+
+  def one_lane(lane):
+    inputs = [tf.gather(i.t, lane) if i.is_stacked else i.t for i in pfor_input.inputs]
+    return pfor_lib._create_op(op.type, inputs, dtypes, op.node_def.attr).outputs
+
+  first = one_lane(tf.constant(0))
+  if not all(t.shape.is_fully_defined() and t.dtype != tf.variant for t in first):
+    raise local.unsupported(
+      f'the op {op.type} for several clients at once (with clients_per_block=1 it may)'
+    )
+  buffers = [tf.zeros([_lanes[-1], *t.shape], t.dtype) for t in first]
+
+  def body(lane, *buffers):
+    written = [
+      gen_xla_ops.xla_dynamic_update_slice(
+        b, value[tf.newaxis], tf.stack([lane] + [tf.constant(0)] * value.shape.rank)
+      )
+      for b, value in zip(buffers, one_lane(lane), strict=True)
+    ]
+    shaped = [tf.ensure_shape(w, b.shape) for w, b in zip(written, buffers, strict=True)]
+    return [lane + 1, *shaped]
+
+  outputs = tf.while_loop(lambda lane, *_: lane < _lanes[-1], body, [tf.constant(0), *buffers])
+  return [pfor_lib.wrap(output, True) for output in outputs[1:]]
+
+
 _CONVERTERS = {
+  'Bitcast': _convert_bitcast,
   'Case': _convert_if,
   'If': _convert_if,
+  'L2Loss': _convert_l2_loss,
   'PartitionedCall': _convert_call,
   'StatefulPartitionedCall': _convert_call,
   'StatelessCase': _convert_if,
@@ -211,6 +263,7 @@ _CONVERTERS = {
   'StatelessRandomGetKeyCounter': _convert_key_counter,
   'StatelessRandomUniformFullIntV2': _convert_full_int,
   'StatelessWhile': _convert_while,
+  'TopKV2': _convert_top_k,
   'While': _convert_while,
 }
 
@@ -220,18 +273,17 @@ class _ConversionFailed(BaseException):
 
 
 class _Registry(dict):
-  """pfor's converters and this module's; an op without one is named in an error."""
+  """pfor's converters and this module's; an op without one goes lane by lane."""
 
   def get(self, key, default=None):
     converter = super().get(key, default)
 
     def convert(pfor_input):
       try:
-        if converter is None:
-          raise local.unsupported(
-            f'the op {key} for several clients at once (with clients_per_block=1 it may)'
-          )
-        return converter(pfor_input)
+        try:
+          return (converter or _convert_lane_by_lane)(pfor_input)
+        except pfor_lib.ConversionNotImplementedError:
+          return _convert_lane_by_lane(pfor_input)
       except Exception as error:
         raise _ConversionFailed from error
 

@@ -31,6 +31,16 @@ def test_clients_outside_the_cohort_keep_their_states():
   assert changed.tolist() == [False, False, False, True, False, True, False]
 
 
+def test_states_read_earlier_do_not_change(native):
+  with runtime.create('xla') as xla:
+    for machine in (native, xla):
+      placed, states = machine.place(example.data()), machine.place_states(example.client_states())
+      before = states.to_numpy()
+      machine.round(example.next_round, example.server_state(), states, placed, [1, 2, 3])
+      assert not before['personal'].any()
+      assert states.to_numpy()['personal'].any()
+
+
 def test_the_order_of_the_cohort_does_not_matter():
   with runtime.create('xla') as xla:
     example.assert_same(
@@ -97,6 +107,51 @@ def test_sweep_equals_single_runs(block):
       rows_of_s = slice(s * example.CLIENTS, (s + 1) * example.CLIENTS)
       example.assert_same(expected[1], {k: v[rows_of_s] for k, v in found[1].items()})
       example.assert_same(expected[2][-1], {k: v[s] for k, v in found[2].items()})
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def _halve_and_add(total, x):
+  return 0.5 * total + x
+
+
+@tff.tensorflow.computation(np.float32)
+def _same(x):
+  return x
+
+
+@tff.federated_computation(
+  tff.FederatedType(np.float32, tff.SERVER),
+  tff.FederatedType(collections.OrderedDict(), tff.CLIENTS),
+  tff.FederatedType(collections.OrderedDict(x=np.float32), tff.CLIENTS),
+)
+def fold_round(server, client, data):
+  """A fold in which the order of the clients matters."""
+
+  @tff.tensorflow.computation(collections.OrderedDict(x=np.float32), np.float32)
+  def scaled(d, factor):
+    return factor * d['x']
+
+  values = tff.federated_map(scaled, (data, tff.federated_broadcast(server)))
+  folded = tff.federated_aggregate(values, np.float32(0.0), _halve_and_add, _halve_and_add, _same)
+  return server, client, folded
+
+
+@pytest.mark.parametrize('block', [1, 3])
+def test_a_fold_in_a_sweep(block):
+  x = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
+  cohorts = [[0, 1, 2, 3], [3, 1], []]
+  with runtime.create('xla', clients_per_block=block) as xla:
+    data = xla.place({'x': x})
+    rows = [np.array(c, np.int32) + 4 * s for s, c in enumerate(cohorts)]
+    factors = np.array([1.0, 10.0, 100.0], np.float32)
+    _, folded = xla.round(fold_round, factors, None, data, rows, settings=3)
+  expected = []
+  for factor, cohort in zip(factors, cohorts, strict=True):
+    total = 0.0
+    for k in cohort:
+      total = 0.5 * total + factor * x[k]
+    expected.append(total)
+  np.testing.assert_allclose(folded, expected)
 
 
 def test_a_sweep_too_large_for_the_memory_is_split(monkeypatch):

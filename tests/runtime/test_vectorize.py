@@ -102,3 +102,27 @@ def test_a_branch_that_is_the_same_for_all():
     return tf.cond(tf.constant(2) > 1, lambda: x + 1.0, lambda: x)
 
   _compare(run, np.array([4.0, -3.0], np.float32))
+
+
+def test_sorting_norms_and_bits():
+  def run(x):
+    order = tf.argsort(x, direction='DESCENDING')
+    return order, tf.sort(x), tf.linalg.global_norm([x, x]), tf.bitcast(x, tf.int32)
+
+  _compare(run, np.array([[4.0, -3.0, 5.0], [0.0, 7.0, 1.0]], np.float32))
+
+
+def test_an_op_without_a_conversion_goes_lane_by_lane():
+  def run(x):
+    return tf.scatter_nd([[2], [0]], x, [4]), tf.linalg.svd(x[:, None] * x)[0][0]
+
+  _compare(run, np.array([[4.0, -3.0], [0.5, 7.0], [1.0, 2.0]], np.float32))
+
+
+def test_an_op_whose_result_has_no_known_shape_is_named():
+  @tf.function(jit_compile=True, autograph=False)
+  def run(values):
+    return vectorize.vectorized(lambda lane: tf.where(lane[0] > 0.0), 2, [values])
+
+  with pytest.raises(ValueError, match=r'the op Where .*--runtime=native'):
+    run(tf.constant([[1.0, 2.0], [0.0, 3.0]]))
