@@ -48,7 +48,8 @@ class Runtime(abc.ABC):
     """Uploads the clients' data, once.
 
     Args:
-      tree: nested mappings with arrays [K, ...].
+      tree: nested mappings with arrays [K, ...]. They may be used as they are, without
+        a copy: do not change them afterwards.
 
     Raises:
       ValueError: leading axes differ, or a client has NaN or infinite values.

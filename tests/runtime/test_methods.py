@@ -69,3 +69,17 @@ def test_parity(native, name, unit):
     found = run(xla, method, data, attributes)
     assert xla.compilations == 1 + len(method.evaluations)
   example.assert_same(run(native, method, data, attributes), found, TOLERANCE.get(name, 1e-5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'unit'), [('fedavg', 'client'), ('mr_mtl', 'example')])
+def test_blocks_of_clients_agree_with_single_ones(name, unit):
+  data = _data(name)
+  privacy = _plan(name, unit, data)
+  method = small.build(name, privacy, data, batch_size=4)
+  attributes = privacy.silo_parameters() if unit == 'example' else {}
+  results = []
+  for block in (1, 4):
+    with runtime.create('xla', clients_per_block=block) as xla:
+      results.append(run(xla, method, data, attributes))
+  example.assert_same(*results)
