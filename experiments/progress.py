@@ -39,20 +39,23 @@ class LiveLine:
   def __init__(self, rounds: int, start: int, stream):
     import tqdm
 
+    # Some terminals say that they have no rows and columns, and tqdm then shows nothing.
+    columns = shutil.get_terminal_size((100, 24)).columns
+    # What a narrow terminal cuts off is at the end; the bar says least.
+    bar = ' |{bar:12}|' if columns >= 110 else ''
     self._stream = stream
     self._rounds = rounds
     self._bar = tqdm.tqdm(
       total=rounds,
       initial=start,
       file=stream,
-      # Some terminals say that they have no rows and columns, and tqdm then shows nothing.
-      ncols=shutil.get_terminal_size((100, 24)).columns,
+      ncols=columns,
       nrows=24,
-      bar_format='round {n_fmt}/{total_fmt} |{bar:12}| {desc}',
+      bar_format='round {n_fmt}/{total_fmt}' + bar + '  {desc}',
     )
 
   def update(self, rounds_done: int, values: dict[str, float], seconds_per_round: float) -> None:
-    words = '  '.join(_words(self._rounds, rounds_done, values, seconds_per_round))
+    words = '  '.join(_words(self._rounds, rounds_done, values, seconds_per_round)[::-1])
     self._bar.set_description_str(words, refresh=False)
     self._bar.n = rounds_done
     self._bar.refresh()
@@ -95,7 +98,7 @@ def _words(
   if seconds_per_round > 0:
     words.append(f'{show_seconds(seconds_per_round)}/round')
     if left:
-      words.append(f'{left} rounds and {show_seconds(left * seconds_per_round)} left')
+      words.append(f'{left} left in {show_seconds(left * seconds_per_round)}')
   return words
 
 

@@ -157,7 +157,9 @@ class Terminal(io.StringIO):
     return True
 
 
-def test_a_terminal_gets_one_live_line():
+@pytest.mark.parametrize('columns', [80, 120])
+def test_a_terminal_gets_one_live_line(columns, monkeypatch):
+  monkeypatch.setenv('COLUMNS', str(columns))
   stream = Terminal()
   shown = progress.create(100, 0, stream)
   shown.update(0, {'test mse': 1.5}, 0.0)
@@ -165,7 +167,8 @@ def test_a_terminal_gets_one_live_line():
   shown.close()
   last = stream.getvalue().split('\r')[-1]
   assert '40/100' in last and 'loss 0.1235' in last and 'epsilon 2' in last
-  assert '50 ms/round' in last and '60 rounds and 3 s left' in last
+  assert '50 ms/round' in last and '60 left in 3 s' in last
+  assert ('|' in last) == (columns == 120)
   assert stream.getvalue().count('\n') == 1
 
 

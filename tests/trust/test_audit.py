@@ -155,7 +155,7 @@ def test_feo2_protects_private_clients_and_nobody_else():
 )
 def test_silos(name, plan_, options):
   target = targets.target(name, plan_, rows=4, batch_size=2, **options)
-  report = _check_honest(target, rounds=1, runs=12000)
+  report = _check_honest(target, rounds=1, runs=40000)
   assert 3.2 < report.claimed < 4.6
 
 
