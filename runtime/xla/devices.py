@@ -12,6 +12,8 @@ _GPU_LIMIT = 1024  # Lanes beyond this add memory and compile time, but no speed
 def resolve(names: str) -> list[str]:
   """TensorFlow device names from `cpu`, `gpu`, or a list such as `gpu:0,gpu:1`.
 
+  `cpu,cpu` has two halves of a cohort worked on at once, for two cores.
+
   Raises:
     ValueError: a name is malformed, or there is no such device.
   """
@@ -28,8 +30,8 @@ def resolve(names: str) -> list[str]:
         + ('; install the gpu extra and check nvidia-smi.' if kind == 'gpu' and not found else '.')
       )
     devices.append(found[number].name)
-  if len(set(devices)) != len(devices):
-    raise ValueError(f'device={names!r} names a device twice.')
+  if any('GPU' in device and devices.count(device) > 1 for device in devices):
+    raise ValueError(f'device={names!r} names a GPU twice.')
   return devices
 
 

@@ -186,24 +186,37 @@ class Executable:
   def _on_several_devices(self, parts, cohort: Cohort):
     """The same in pieces: clients' work is split, and the server's is on the first device.
 
-    The first device holds the data and the states, and sends each device its clients'.
+    The first device holds the data and the states, and sends each other device its
+    clients'. A device that is named several times works on several pieces at once: a
+    CPU whose cores one program leaves idle.
     """
+    share = self._bucket // len(self._devices)
+    members = []
+    for piece in np.array_split(np.arange(cohort.count), len(self._devices)):
+      padding = (0, share - len(piece))
+      settings = None if cohort.settings is None else cohort.settings[piece]
+      members.append(
+        (
+          # Rows of the padding are read, and used for nothing.
+          [tf.constant(np.pad(rows[piece], padding), tf.int32) for rows in cohort.rows],
+          None if settings is None else tf.constant(np.pad(settings, padding), tf.int32),
+          tf.constant(len(piece), tf.int32),
+        )
+      )
+    if 'pieces' not in self._functions:
+      # Not compiled as one: the pieces are, and TensorFlow runs them side by side.
+      self._functions['pieces'] = tf.function(self._round_in_pieces, autograph=False)
+    with tf.device(self._devices[0]):
+      return self._functions['pieces'](parts, members)
+
+  def _round_in_pieces(self, parts, members):
     stages, first = self._stages, self._devices[0]
     share = self._bucket // len(self._devices)
-    pieces = np.array_split(np.arange(cohort.count), len(self._devices))
     variables = self._variables(parts)
-    inputs, members = [], []
-    for device, piece in zip(self._devices, pieces, strict=True):
-      local_cohort = Cohort(
-        rows=[np.arange(len(piece))] * len(cohort.rows),
-        settings=None if cohort.settings is None else cohort.settings[piece],
-        count=len(piece),
-        limit=None,
-      )
-      with tf.device(first):
-        inputs.append(self._members(parts, [r[piece] for r in cohort.rows], share))
-      with tf.device(device):
-        members.append(self._padded(inputs[-1], local_cohort, share))
+    inputs = [
+      self._members(parts, rows, moved=device != first)
+      for device, (rows, _, _) in zip(self._devices, members, strict=True)
+    ]
 
     def server(stage):
       return lambda values, env: stages.server(stage, self._parameter(values), env)
@@ -218,42 +231,40 @@ class Executable:
     def merge(stage):
       return lambda totals, env: stages.merge(totals, stage, env)
 
-    env, kept = {}, [{} for _ in self._devices]
+    env: dict[str, Any] = {}
+    kept: list[dict[str, Any]] = [{} for _ in self._devices]
     for stage in range(self._program.num_stages):
       with tf.device(first):
         env |= self._compiled(('server', stage), server(stage))(self._server_only(parts), env)
       totals = []
       for index, device in enumerate(self._devices):
+        values, rows = inputs[index]
+        _, settings, count = members[index]
         with tf.device(device):
-          total, values = self._compiled(('clients', stage), clients(stage))(
-            inputs[index], env, kept[index], *members[index]
+          total, new = self._compiled(('clients', stage), clients(stage))(
+            values, env, kept[index], rows, settings, count
           )
         totals.append(total)
-        kept[index] = kept[index] | values
+        kept[index] = kept[index] | new
       with tf.device(first):
         env |= self._compiled(('merge', stage), merge(stage))(totals, env)
     with tf.device(first):
-      rows, settings, count = self._padded(parts, cohort, self._bucket)
-      who = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=self._bucket)
-      joined = self._join(kept, [len(piece) for piece in pieces])
-      values = self._members(parts, cohort.rows, self._bucket)
-      value = stages.result(
-        self._parameter(values),
-        env,
-        joined,
-        dataclasses.replace(who, rows=[tf.range(self._bucket)] * len(rows)),
+      counts = [count for _, _, count in members]
+      rows = [
+        self._join(of_part, counts) for of_part in zip(*(r for r, _, _ in members), strict=True)
+      ]
+      values, read = self._members(parts, rows, moved=False)
+      who = stages_lib.Clients(
+        rows=read, settings=None, count=tf.add_n(counts), bucket=self._bucket
       )
-      result = self._result(value)
-      self._update(
-        variables,
-        [tf.constant(r, tf.int32) for r in cohort.rows],
-        [
-          leaves if i != (self._updated or (0, None))[1] else [v[: cohort.count] for v in leaves]
-          for i, leaves in enumerate(result)
-        ],
-      )
-      if self._updated is not None:
-        result[self._updated[1]] = []
+      joined = {
+        name: tf.nest.map_structure(
+          lambda *leaves: self._join(leaves, counts), *(k[name] for k in kept)
+        )
+        for name in kept[0]
+      }
+      result = self._result(stages.result(self._parameter(values), env, joined, who))
+      self._update(variables, rows, result, count=who.count)
     return result
 
   def _server_only(self, parts):
@@ -262,27 +273,29 @@ class Executable:
       for t, leaves in zip(self._part_types, parts, strict=True)
     ]
 
-  def _members(self, parts, rows, size: int):
-    """The parts with CLIENTS leaves cut down to some rows, padded to a size."""
+  def _members(self, parts, rows, *, moved: bool):
+    """The parts as some rows are to read them: (values, rows in these).
+
+    What another device reads, and variables (whose reading would copy the population),
+    are cut down to the rows; other CLIENTS leaves stay whole.
+    """
     row_lists = iter(rows)
-    result = []
-    for type_, leaves in zip(self._part_types, parts, strict=True):
+    values, read = [], []
+    for index, (type_, leaves) in enumerate(zip(self._part_types, parts, strict=True)):
       if stages_lib.is_client_part(type_):
-        index = next(row_lists)
-        index = tf.constant(np.pad(index, (0, size - len(index))), tf.int32)
-        leaves = [tf.gather(leaf, index) for leaf in leaves]
-      result.append(leaves)
-    return result
+        of_part = next(row_lists)
+        if moved or (self._updated is not None and index == self._updated[0]):
+          leaves = [tf.gather(leaf, of_part) for leaf in leaves]
+          of_part = tf.range(of_part.shape[0])
+        read.append(of_part)
+      values.append(leaves)
+    return values, read
 
-  def _join(self, kept, counts):
-    """The devices' kept values after each other, padded to the bucket."""
-
-    def join(*leaves):
-      joined = tf.concat([leaf[:n] for leaf, n in zip(leaves, counts, strict=True)], axis=0)
-      padding = [[0, self._bucket - sum(counts)]] + [[0, 0]] * (joined.shape.rank - 1)
-      return tf.pad(joined, padding)
-
-    return {name: tf.nest.map_structure(join, *(k[name] for k in kept)) for name in kept[0]}
+  def _join(self, leaves, counts):
+    """The devices' values after each other, without their padding, padded to the bucket."""
+    joined = tf.concat([leaf[:n] for leaf, n in zip(leaves, counts, strict=True)], axis=0)
+    padding = [[0, self._bucket - tf.add_n(counts)]] + [[0, 0]] * (joined.shape.rank - 1)
+    return tf.ensure_shape(tf.pad(joined, padding), [self._bucket, *joined.shape[1:]])
 
   def _parameter(self, parts):
     return [
@@ -296,15 +309,19 @@ class Executable:
   def _result(self, value) -> list[list[tf.Tensor]]:
     return [tf.nest.flatten(part) for part in stages_lib.split(self._program.result_type, value)]
 
-  def _update(self, variables, rows, result) -> None:
-    """Writes the updated part's rows into the variables, and empties it in the result."""
+  def _update(self, variables, rows, result, count=None) -> None:
+    """Writes the updated part's rows into the variables, and empties it in the result.
+
+    XLA drops the padding, whose rows are beyond the end; elsewhere the first `count`
+    rows are written.
+    """
     if self._updated is None:
       return
     parameter_part, result_part = self._updated
     before = self._part_types[:parameter_part]
-    index = rows[sum(stages_lib.is_client_part(t) for t in before)][:, tf.newaxis]
+    index = rows[sum(stages_lib.is_client_part(t) for t in before)][:count, tf.newaxis]
     for variable, new in zip(variables, result[result_part], strict=True):
-      variable.scatter_nd_update(index, new)
+      variable.scatter_nd_update(index, new[:count])
     result[result_part] = []
 
   def _explained(self, error, count: int) -> Exception:
