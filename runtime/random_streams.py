@@ -57,9 +57,7 @@ def key(seed, stream: Stream, *indices) -> tf.Tensor:
 
 def fold_in(key_: tf.Tensor, index) -> tf.Tensor:
   """A new key from a key and an int32 scalar."""
-  return tf.random.experimental.stateless_fold_in(
-    key_, tf.cast(index, tf.int32), alg='philox'
-  )
+  return tf.random.experimental.stateless_fold_in(key_, tf.cast(index, tf.int32), alg='philox')
 
 
 def bits(key_: tf.Tensor, shape) -> tf.Tensor:
