@@ -14,6 +14,7 @@ class UnsupportedComputationError(ValueError):
 class ClientData(abc.ABC):
   """Read-only arrays of all clients, a nested mapping with leaves [K, ...]."""
 
+  tree: Any  # The arrays, wherever the runtime has them.
   num_clients: int
 
 
@@ -23,6 +24,7 @@ class ClientStates(abc.ABC):
   With no leaves at all it stands for stateless clients.
   """
 
+  tree: Any  # The arrays, wherever the runtime has them.
   num_clients: int | None
 
   @abc.abstractmethod

@@ -86,6 +86,7 @@ class _Worker:
   def close(self) -> None:
     """Ends the worker, if there is one."""
     if self._process is not None:
+      assert self._process.stdin is not None  # A pipe; see `stub`.
       self._process.stdin.close()
       self._process.wait()
     self._process = None
@@ -100,8 +101,8 @@ class NativeContext(context_base.SyncContext):
 
   def __init__(self):
     self._worker = _Worker()
-    self._context = None
-    self._installed = []
+    self._context: Any = None
+    self._installed: list[Any] = []
 
   def _start(self):
     worker = self._worker

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -14,7 +14,7 @@ from tensorflow_federated.python.core.impl.types import (
   type_conversions,
 )
 
-Type = computation_types.Type
+Type: TypeAlias = computation_types.Type
 
 
 def is_clients(type_: Type) -> bool:
@@ -185,7 +185,7 @@ def stacked_leaves(
   Raises:
     ValueError: leading axes differ, an array is not numeric, or has NaN or infinities.
   """
-  arrays = []
+  arrays: list[np.ndarray] = []
 
   def visit(node, path):
     if isinstance(node, Mapping):
