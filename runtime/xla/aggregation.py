@@ -50,11 +50,12 @@ MAX = Reduction(
 
 def reduction(node: program.Node) -> Reduction | None:
   """How a call is reduced; None for `federated_aggregate`, which is a fold."""
-  return {
+  not_sums: dict[str | None, Reduction | None] = {
     'federated_aggregate': None,
     'federated_max': MAX,
     'federated_min': MIN,
-  }.get(node.intrinsic, SUM)
+  }
+  return not_sums.get(node.intrinsic, SUM)
 
 
 def contribution(node: program.Node, env: Any) -> Any:
@@ -109,4 +110,6 @@ def merge(node: program.Node, a: Any, b: Any, env: Any) -> Any:
   """Joins two accumulated values, of two devices."""
   if node.intrinsic == 'federated_aggregate':
     return local.call(node.argument(3), (a, b), env)
-  return tf.nest.map_structure(reduction(node).combine, a, b)
+  elementwise = reduction(node)
+  assert elementwise is not None  # Only `federated_aggregate` is a fold.
+  return tf.nest.map_structure(elementwise.combine, a, b)

@@ -56,7 +56,7 @@ class XlaContext(context_base.SyncContext):
     self.statistics = executable.Statistics()
     self._programs: collections.OrderedDict[int, Any] = collections.OrderedDict()
     self._executables: dict[Any, Any] = {}
-    self._installed = []
+    self._installed: list[Any] = []
 
   def __enter__(self) -> 'XlaContext':
     installed = context_stack_impl.context_stack.install(self)

@@ -6,6 +6,7 @@ once. It is also the reference for an empty cohort, which TFF's native runtime
 cannot run.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -36,8 +37,8 @@ class EagerProgram:
       The result in the same form.
     """
     prog = self._program
-    server = {}
-    clients = [{} for _ in range(num_clients)]
+    server: dict[str, Any] = {}
+    clients: list[dict[str, Any]] = [{} for _ in range(num_clients)]
     if prog.parameter_name is not None:
       server[prog.parameter_name] = parameter
       for index, env in enumerate(clients):
@@ -56,13 +57,13 @@ class EagerProgram:
 
   def _run(self, what: str, node: program.Node, env: Any, *arguments: Any) -> Any:
     """Evaluates one part of a node as a traced function of what it refers to."""
-    steps = {
+    steps: dict[str, Callable[..., Any]] = {
       'value': program.evaluate,
       'contribution': aggregation.contribution,
       'zero': lambda n, e: local.evaluate(n.argument(1), e),
-      'fold': lambda n, e, *a: aggregation.fold(n, *a, e),
+      'fold': lambda n, e, total, value: aggregation.fold(n, total, value, e),
       'combine': lambda n, e, a, b: aggregation.merge(n, a, b, e),
-      'report': lambda n, e, *a: aggregation.report(n, *a, e),
+      'report': lambda n, e, total: aggregation.report(n, total, e),
       'select': lambda n, e, key: local.call(
         n.argument(3), (local.evaluate(n.argument(2), e), key), e
       ),
@@ -78,6 +79,7 @@ class EagerProgram:
     return self._functions[key](_without_lists(used), *arguments)
 
   def _client_value(self, node: program.Node, env: Any) -> Any:
+    assert node.intrinsic is not None  # Local calls are server work.
     if not node.intrinsic.endswith('select'):
       return self._run('value', node, env)
     keys = local.evaluate(node.argument(0), env)
@@ -104,6 +106,7 @@ class EagerProgram:
 def neutral_accumulator(node: program.Node) -> Any:
   """The accumulator of an elementwise reduction over no clients."""
   reduction = aggregation.reduction(node)
+  assert reduction is not None  # A fold starts from its own zero.
   type_ = aggregation.accumulator_type(node)
   leaves = []
   for leaf in trees.leaf_types(type_):

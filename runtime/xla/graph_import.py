@@ -32,7 +32,7 @@ def run(proto: Any, argument: Any) -> Any:
   tensorflow = proto.tensorflow
   graph_def = tf.compat.v1.GraphDef()
   tensorflow.graph_def.Unpack(graph_def)
-  feeds = {}
+  feeds: dict[str, Any] = {}
   if tensorflow.HasField('parameter'):
     _bind(tensorflow.parameter, argument, feeds)
   results = _tensor_names(tensorflow.result)

@@ -5,7 +5,7 @@ values. What a computation does with federated values is in `program`.
 """
 
 import collections
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +22,7 @@ _GENERIC = {
 }
 
 
-def evaluate(block: bb.ComputationBuildingBlock, env: Mapping[str, Any]) -> Any:
+def evaluate(block: bb.ComputationBuildingBlock, env: MutableMapping[str, Any]) -> Any:
   """The value of a building block of local calls.
 
   Raises:
@@ -49,7 +49,9 @@ def evaluate(block: bb.ComputationBuildingBlock, env: Mapping[str, Any]) -> Any:
   raise unsupported(type(block).__name__)
 
 
-def call(function: bb.ComputationBuildingBlock, argument: Any, env: Mapping[str, Any]) -> Any:
+def call(
+  function: bb.ComputationBuildingBlock, argument: Any, env: MutableMapping[str, Any]
+) -> Any:
   """Applies a functional building block to a value (None without a parameter)."""
   if isinstance(function, bb.CompiledComputation):
     kind = function.proto.WhichOneof('computation')
@@ -57,7 +59,7 @@ def call(function: bb.ComputationBuildingBlock, argument: Any, env: Mapping[str,
       raise unsupported(f'a {kind} computation')
     return graph_import.run(function.proto, argument)
   if isinstance(function, bb.Lambda):
-    inner = collections.ChainMap({}, env)
+    inner: MutableMapping[str, Any] = collections.ChainMap({}, env)
     if function.parameter_name is not None:
       inner[function.parameter_name] = argument
     return evaluate(function.result, inner)

@@ -72,7 +72,7 @@ class Stages:
       values = dict(values)
       if prog.parameter_name is not None:
         values[prog.parameter_name] = assemble(prog.parameter_type, parts)
-      new = {}
+      new: dict[str, Any] = {}
       for node in prog.select(_Kind.AGGREGATE, stage - 1):
         new[node.name] = aggregation.report(node, values[f'total:{node.name}'], values | new)
       for node in prog.select(_Kind.SERVER, stage):
@@ -91,6 +91,7 @@ class Stages:
     return self._for_each_setting(one_setting, server_parts, dict(env), stage)
 
   def _for_each_setting(self, function, parts, env, stage):
+    assert self.settings is not None
     types = {n.name: n.type for n in self.program.select(_Kind.AGGREGATE, stage - 1)}
     types |= {n.name: n.type for n in self.program.select(_Kind.SERVER, stage)}
     types |= {
@@ -377,12 +378,12 @@ def is_client_part(type_) -> bool:
 
 def assemble(type_, parts: Sequence[Any]) -> Any:
   """A value of a type from the values of its parts."""
-  parts = iter(parts)
+  remaining = iter(parts)
 
   def build(t):
     if isinstance(t, computation_types.StructType):
       return tuple(build(element) for _, element in trees.fields(t))
-    return next(parts)
+    return next(remaining)
 
   return build(type_)
 
