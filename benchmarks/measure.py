@@ -71,12 +71,12 @@ def _tff_learning(layers, num_clients: int, rounds: int) -> dict[str, Any]:
 def _school(name: str, rounds: int, settings: int | None = None) -> dict[str, Any]:
   tree = workloads.schools()
   method, silos = workloads.school_mr_mtl(tree['num_examples'])
-  options = {'devices': _devices()} if name == 'xla' else {}
+  options: dict[str, Any] = {'devices': _devices()} if name == 'xla' else {}
   with runtime.create(name, **options) as machine:
     data = machine.place(tree)
     server = method.initial_server_state(0)
     clients = method.initial_client_states(server, workloads.SCHOOLS, silos)
-    cohort = np.arange(workloads.SCHOOLS)
+    cohort: Any = np.arange(workloads.SCHOOLS)
     if settings is not None:
       server = _settings(server, settings)
       clients = _map(lambda a: np.tile(a, (settings,) + (1,) * (a.ndim - 1)), clients)
