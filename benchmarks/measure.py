@@ -114,7 +114,7 @@ def _compiling(machine) -> dict[str, Any]:
 
 
 def _devices() -> str:
-  return os.environ.get('BENCHMARK_DEVICES', 'cpu')
+  return os.environ.get('BENCHMARK_DEVICES', 'auto')
 
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {

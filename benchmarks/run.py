@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   """Measures, prints and saves; 1 if a case failed."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--only', default='', help=f'cases, from {",".join(CASES)}')
-  parser.add_argument('--devices', default='cpu', help='for the XLA runtime')
+  parser.add_argument('--devices', default='auto', help='for the XLA runtime')
   parser.add_argument('--output', default='benchmarks/results', help='folder for the results')
   options = parser.parse_args(arguments)
   chosen = options.only.split(',') if options.only else list(CASES)

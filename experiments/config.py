@@ -558,8 +558,8 @@ class ExperimentConfig:
   device: str = _setting(
     str,
     'auto',
-    'Device of the XLA runtime: cpu, gpu, several such as gpu:0,gpu:1, or auto for a GPU if there '
-    'is one.',
+    'Device of the XLA runtime: cpu, gpu, several such as gpu:0,gpu:1 or (two cores) cpu,cpu, or '
+    'auto: a GPU if there is one, else all cores of the CPU.',
     Group.RUNTIME,
   )
   clients_per_block: int = _setting(
@@ -690,9 +690,10 @@ class ExperimentConfig:
         )
 
   def _check_runtime(self):
-    if not re.fullmatch(r'auto|cpu|gpu(:\d+)?(,gpu:\d+)*', self.device):
+    if not re.fullmatch(r'auto|cpu(,cpu)*|gpu(:\d+)?(,gpu:\d+)*', self.device):
       raise ValueError(
-        f'--device={self.device} must be auto, cpu, gpu, or several such as gpu:0,gpu:1.'
+        f'--device={self.device} must be auto, cpu, gpu, or several such as gpu:0,gpu:1 or (two '
+        'cores) cpu,cpu.'
       )
     if self.runtime == 'native':
       if self.device not in ('auto', 'cpu'):

@@ -92,10 +92,7 @@ def run(
 
 def create_runtime(config: ExperimentConfig) -> 'runtime.Runtime':
   """The runtime that the configuration asks for."""
-  device = config.device
-  if device == 'auto':
-    has_gpu = config.runtime == 'xla' and tf.config.list_physical_devices('GPU')
-    device = 'gpu' if has_gpu else 'cpu'
+  device = config.device if config.runtime == 'xla' else 'cpu'
   with startup.quiet():
     machine = runtime.create(
       config.runtime, clients_per_block=config.clients_per_block, devices=device

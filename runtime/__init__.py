@@ -69,7 +69,8 @@ def create(
 
   Args:
     name: `xla` or `native`.
-    devices: for `xla`: `cpu`, `gpu`, or a list such as `gpu:0,gpu:1`.
+    devices: for `xla`: `auto`, `cpu`, `gpu`, or a list such as `gpu:0,gpu:1` or `cpu,cpu`
+      (two cores).
     clients_per_block: for `xla`: clients vectorised at once; None for the default.
 
   Returns:

@@ -129,17 +129,14 @@ def main() -> int:
   """Runs the check; 0 if all agree, 2 for a wrong device."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument(
-    '--device', default='', help='cpu, gpu, or gpu:0,gpu:1 (default: a GPU if any)'
+    '--device',
+    default='auto',
+    help='cpu, gpu, gpu:0,gpu:1 or cpu,cpu (default: a GPU if any, else all cores)',
   )
   parser.add_argument('--skip_native', action='store_true', help="leave TFF's own runtime out")
   arguments = parser.parse_args()
-  device = arguments.device
-  if not device:
-    import tensorflow as tf
-
-    device = 'gpu' if tf.config.list_physical_devices('GPU') else 'cpu'
   try:
-    return 0 if check(device, native=not arguments.skip_native) else 1
+    return 0 if check(arguments.device, native=not arguments.skip_native) else 1
   except ValueError as error:
     print(error, file=sys.stderr)
     return 2

@@ -39,7 +39,8 @@ class XlaContext(context_base.SyncContext):
     """Makes a context.
 
     Args:
-      devices: `cpu`, `gpu`, or a list such as `gpu:0,gpu:1`; clients are split over them.
+      devices: `auto`, `cpu`, `gpu`, or a list such as `gpu:0,gpu:1` or `cpu,cpu`, over which
+        clients are split.
       clients_per_block: how many clients are vectorised at once; the blocks follow
         each other, and bound the memory. By default one on a CPU, and on a GPU as
         many as fit (see `devices.clients_per_block`).

@@ -6,22 +6,27 @@ import os
 import numpy as np
 import tensorflow as tf
 
+_MOST_CORES = 16  # More pieces of a cohort cost more than they save.
 _GPU_LIMIT = 1024  # Lanes beyond this add memory and compile time, but no speed.
 
 
 def resolve(names: str) -> list[str]:
-  """TensorFlow device names from `cpu`, `gpu`, or a list such as `gpu:0,gpu:1`.
+  """TensorFlow device names from `auto`, `cpu`, `gpu`, or a list such as `gpu:0,gpu:1`.
 
-  `cpu,cpu` has two halves of a cohort worked on at once, for two cores.
+  `cpu,cpu` has two halves of a cohort worked on at once, for two cores. `auto` is the
+  first GPU or, where there is none, the CPU once for each core.
 
   Raises:
     ValueError: a name is malformed, or there is no such device.
   """
+  if names == 'auto':
+    cores = min(len(os.sched_getaffinity(0)), _MOST_CORES)
+    names = 'gpu' if tf.config.list_physical_devices('GPU') else ','.join(['cpu'] * cores)
   devices = []
   for name in (part.strip().lower() for part in names.split(',')):
     kind, _, index = name.partition(':')
     if kind not in ('cpu', 'gpu') or (index and not index.isdigit()):
-      raise ValueError(f'device={names!r}: expected cpu, gpu, or a list such as gpu:0,gpu:1.')
+      raise ValueError(f'device={names!r}: expected auto, cpu, gpu, or a list such as gpu:0,gpu:1.')
     found = tf.config.list_logical_devices(kind.upper()) if kind == 'cpu' else _gpus()
     number = int(index or 0)
     if number >= len(found):

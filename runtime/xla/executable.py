@@ -173,7 +173,8 @@ class Executable:
       parts[self._updated[0]] = [v.read_value() for v in variables]
     parameter = self._parameter(parts)
     clients = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=self._bucket)
-    env, kept = {}, {}
+    env: dict[str, Any] = {}
+    kept: dict[str, Any] = {}
     for stage in range(self._program.num_stages):
       env |= stages.server(stage, parameter, env)
       totals, values = stages.clients(stage, parameter, env, kept, clients)

@@ -23,7 +23,7 @@ from tests.runtime import test_intrinsics as intrinsics
 
 with runtime.create('xla') as one:
   expected = example.run(one)
-for names, block in (('cpu:0,cpu:1,cpu:2', 1), ('cpu:2,cpu:0', 2)):
+for names, block in (('cpu:0,cpu:1,cpu:2', 1), ('cpu:2,cpu:0', 2), ('cpu,cpu', 1)):
   with runtime.create('xla', devices=names, clients_per_block=block) as several:
     example.assert_same(expected, example.run(several))
 
@@ -76,3 +76,11 @@ def test_buckets():
   assert devices.padded_size(110) == 256
   assert devices.padded_size(139, limit=139) == 139
   assert devices.padded_size(20, limit=139) == 32
+
+
+def test_auto_without_a_gpu_is_every_core(monkeypatch):
+  monkeypatch.setattr(devices.os, 'sched_getaffinity', lambda _: {0, 1, 2})
+  names = devices.resolve('auto')
+  assert len(names) == 3 and len(set(names)) == 1 and names[0].endswith('CPU:0')
+  monkeypatch.setattr(devices.os, 'sched_getaffinity', lambda _: set(range(64)))
+  assert len(devices.resolve('auto')) == 16
