@@ -16,7 +16,8 @@ def final_report(*, table: MetricTable, metric: str, statement: str, summary: di
   lines = [
     f'After {summary["rounds"]} rounds '
     f'({show_seconds(summary["seconds_per_round"])} a round, '
-    f'{show_seconds(summary["compile_seconds"])} of compiling):',
+    f'{show_seconds(summary["compile_seconds"])} of compiling '
+    f'{summary["compilations"]} programs):',
     '',
     *_metric_lines(table, metric),
     '',

@@ -19,7 +19,7 @@ from experiments import progress as progress_lib
 from experiments.build import Experiment, build_process
 from experiments.config import ExperimentConfig
 from experiments.evaluation import Evaluator, client_data
-from experiments.metrics import EVERYONE, ROUND, MetricTable
+from experiments.metrics import ROUND, MetricTable
 
 # Between two looks at the device the loop only hands out work.
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -291,13 +291,12 @@ class _Loop:
     privacy = self._experiment.privacy_report(self._rounds_done)
     return {
       'metrics': self._table.latest(),
-      'metrics_by_group': {
-        group: self._table.latest(group) for group in self._table.groups() if group != EVERYONE
-      },
+      'metrics_by_group': {group: self._table.latest(group) for group in self._table.groups()},
       'privacy': {name: privacy[name] for name in _SUMMARY_OF_PRIVACY},
       'rounds': self._rounds_done,
       'seconds_per_round': self._clock.seconds_per_round,
       'compile_seconds': self._clock.compile_seconds,
+      'compilations': self._machine.compilations,  # since the run was started or resumed
       'peak_memory_bytes': _peak_memory_bytes(),
     }
 

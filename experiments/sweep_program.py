@@ -372,6 +372,7 @@ class _Batch:
           'runs_at_once': len(self._runs),
           'seconds_per_round': seconds / rounds / len(self._runs),  # this run's share
           'compile_seconds': compile_seconds,
+          'compilations': self._machine.compilations,  # of all runs of the program
           'peak_memory_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
       )
