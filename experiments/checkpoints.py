@@ -53,8 +53,13 @@ def flatten(tree: Any, prefix: str = '') -> dict[str, np.ndarray]:
 def restore(template: Any, arrays: Mapping[str, np.ndarray], prefix: str = '') -> Any:
   """A tree like `template` with the leaves of `flatten`.
 
+  What never changes in a run (the clients' attributes, such as their noise multipliers,
+  and the hyper-parameters) must equal the template's: else the rest of the run would use
+  other noise than the plan, made anew from the flags, accounts for.
+
   Raises:
-    CheckpointError: a leaf is missing, too many, or has another shape or dtype.
+    CheckpointError: a leaf is missing, too many, has another shape or dtype, or should not
+      have changed.
   """
   expected = flatten(template, prefix)
   found = {name for name in arrays if name == prefix or name.startswith(prefix + '/')}
@@ -66,6 +71,12 @@ def restore(template: Any, arrays: Mapping[str, np.ndarray], prefix: str = '') -
       raise CheckpointError(
         f'it was made with other data or another model: {path} has shape {arrays[path].shape} '
         f'and type {arrays[path].dtype}, expected {leaf.shape} and {leaf.dtype}'
+      )
+    constant = {'attributes', 'hyperparameters'} & set(path.split('/'))
+    if constant and not np.array_equal(arrays[path], leaf):
+      raise CheckpointError(
+        f'it was made with other settings: {path} differs from what the flags, the budget file '
+        'and this version of the project give now'
       )
   return _rebuild(template, arrays, prefix)
 

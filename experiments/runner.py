@@ -262,6 +262,8 @@ class _Loop:
 
   def _write_metrics(self) -> None:
     self._collect()
+    # First: what the table holds has been spent.
+    self._folder.write_json('privacy.json', self._experiment.privacy_so_far(self._rounds_done))
     self._table.write(self._folder.path / 'metrics.parquet')
     self._last_write = time.monotonic()
 

@@ -186,8 +186,9 @@ def with_tuning(privacy: Mapping[str, Any], num_settings: int) -> dict[str, Any]
     return dict(privacy)
   sentence = (
     f'Tuning is not accounted for: this is one of {num_settings} settings of a sweep on the same '
-    'data, and the guarantee is that of this run alone. Releasing the best of them, or all of '
-    'them, costs more.'
+    'data, and the guarantee is that of this run alone. Releasing the best of them costs more, and '
+    'settings with the same seed share their noise: two of them released together cancel it, and '
+    'no guarantee remains.'
   )
   return {
     **privacy,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from processes import trees
 from processes.aggregation import loss_metrics, loss_report
 from processes.local_training import LocalTrainer
 from processes.method import BuildSpec, FederatedMethod, Tree, assemble
@@ -49,11 +50,13 @@ def build(spec: BuildSpec) -> FederatedMethod:
 
   def client_update(server, client, data):
     params, statistics = train(server['model'], server, client, data)
-    return Tree(model=params, **loss_report(statistics)), client
+    update = trees.subtract(params, server['model'])
+    return Tree(update=update, **loss_report(statistics)), client
 
   def server_update(server, total):
-    # The sum over the only client.
-    return Tree(server, model=total['model']), loss_metrics(total)
+    # The sum over the only client; a round that it sits out changes nothing.
+    model = trees.add(server['model'], total['update'])
+    return Tree(server, model=model), loss_metrics(total)
 
   return assemble(
     spec,

@@ -101,8 +101,10 @@ def build(spec: BuildSpec) -> FederatedMethod:
       new_client['average'] = average_offset(server['round'] + 1, client)
       new_client['averaged_rounds'] = server['round'] + 1
     statistics = Tree(loss_sum=loss_sum, loss_count=count)
-    report = Tree(**mean_update.report(gradient, server, data), **loss_report(statistics))
-    return report, new_client
+    report = mean_update.report(gradient, server, data)
+    # Local learning sends nothing, not even the clipping indicator of adaptive clipping.
+    report = trees.where(alpha > 0.0, report, trees.zeros_like(report))
+    return Tree(**report, **loss_report(statistics)), new_client
 
   def server_update(server, total):
     hyper = server['hyperparameters']

@@ -47,7 +47,8 @@ def key(seed, stream: Stream, *indices) -> tf.Tensor:
 
   Returns:
     An int32 tensor of shape [2], to be given to `bits` and its relatives. Each
-    key is used for one draw only; `fold_in` makes further keys of it.
+    key is used for one draw only; `fold_in` makes further keys of it. It hashes to 32
+    bits, so that among n keys of a stream about n^2 / 2^33 pairs are equal.
   """
   result = tf.stack([tf.cast(seed, tf.int32), tf.constant(int(stream), tf.int32)])
   for index in indices:
@@ -69,7 +70,8 @@ def bits(key_: tf.Tensor, shape) -> tf.Tensor:
 
 def uniform(key_: tf.Tensor, shape) -> tf.Tensor:
   """Uniform float32 in the open interval (0, 1), on a grid of 2^-24."""
-  return _unit_interval(bits(key_, shape))
+  # The largest value would round to 1, where -log(-log(u)) is infinite.
+  return tf.minimum(_unit_interval(bits(key_, shape)), 1.0 - 2.0**-24)
 
 
 def normal(key_: tf.Tensor, shape) -> tf.Tensor:
@@ -102,6 +104,10 @@ def _unit_interval(raw: tf.Tensor) -> tf.Tensor:
 
 
 def host_generator(seed: int, stream: Stream, *indices: int) -> np.random.Generator:
-  """A NumPy generator for what is drawn outside the round (cohorts, splits)."""
+  """A NumPy generator for what is drawn outside the round (cohorts, splits).
+
+  Use a stream with the same number of indices everywhere: NumPy pads them with zeros,
+  so that a trailing 0 makes no other generator.
+  """
   entropy = [int(seed) & 0xFFFFFFFF, int(stream), *(int(i) for i in indices)]
   return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))

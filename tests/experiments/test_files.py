@@ -99,6 +99,17 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path, change, message):
     checkpoints.restore(template, arrays, 'server')
 
 
+@pytest.mark.parametrize('name', ['attributes', 'hyperparameters'])
+def test_a_checkpoint_of_another_noise_is_refused(tmp_path, name):
+  """Such as one made before the file of the silos' budgets was changed."""
+  tree = Tree({name: Tree(noise_multiplier=np.array([4.0, 5.0], np.float32))})
+  arrays = checkpoints.flatten(tree, 'clients')
+  checkpoints.restore(tree, arrays, 'clients')
+  tree[name]['noise_multiplier'] = np.array([4.0, 9.0], np.float32)
+  with pytest.raises(checkpoints.CheckpointError, match=r'made with other settings: .*noise'):
+    checkpoints.restore(tree, arrays, 'clients')
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path):
   path = tmp_path / 'file'
   files.write_atomically(path, b'old')

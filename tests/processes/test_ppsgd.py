@@ -1,5 +1,6 @@
 """PPSGD: algorithms 1 to 3 in NumPy, its end points, its minibatches and its noise."""
 
+import dataclasses
 import functools
 import math
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 from scipy import stats
 
 import runtime
-from privacy.plan import ClientLevelPrivacy, FixedClipping, NoPrivacy
+from privacy.plan import AdaptiveClipping, ClientLevelPrivacy, FixedClipping, NoPrivacy
 from privacy.sampling import EveryClient, FixedSizeCohorts, PoissonCohorts
 from processes import ppsgd
 from tests.processes import small_federation as small
@@ -123,6 +124,25 @@ def test_alpha_zero_shares_nothing(native):
   offsets = small.flat(a.clients['offset'])
   np.testing.assert_array_equal(offsets[0], small.flat(b.clients['offset'])[0])
   np.testing.assert_allclose(offsets, _paper(0.3, 0.0)[1], atol=3e-6)
+
+
+def test_alpha_zero_moves_no_clip_by_data(native):
+  """An adaptive clip is a release: it must not follow data for which epsilon 0 is claimed."""
+  plan = dataclasses.replace(
+    _plan(), noise_multiplier=0.5, clipping=AdaptiveClipping(quantile_noise_multiplier=1.0)
+  )
+  method = small.build('ppsgd', plan, DATA)
+  changed = DATA.copy()
+  changed['y'] = DATA['y'] * 0.0  # no gradient, so that nothing is clipped
+
+  def clips(data, alpha):
+    simulation = small.Simulation(
+      native, method, data, hyperparameters={'personalization_alpha': alpha}
+    )
+    return [simulation.round(cohort)['clipping_norm'] for cohort in COHORTS]
+
+  assert clips(DATA, 0.0) == clips(changed, 0.0)
+  assert clips(DATA, 1.0) != clips(changed, 1.0)
 
 
 def test_alpha_infinity_is_one_global_model(native):

@@ -84,3 +84,11 @@ def test_auto_without_a_gpu_is_every_core(monkeypatch):
   assert len(names) == 3 and len(set(names)) == 1 and names[0].endswith('CPU:0')
   monkeypatch.setattr(devices.os, 'sched_getaffinity', lambda _: set(range(64)))
   assert len(devices.resolve('auto')) == 16
+
+
+def test_a_gpu_works_on_one_piece_only(monkeypatch):
+  gpu = type('Device', (), {'name': '/device:GPU:0'})
+  monkeypatch.setattr(devices, '_gpus', lambda: [gpu])
+  assert devices.resolve('gpu') == ['/device:GPU:0']
+  with pytest.raises(ValueError, match='names a GPU twice'):
+    devices.resolve('gpu,gpu:0')

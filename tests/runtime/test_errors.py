@@ -154,9 +154,9 @@ def test_an_intrinsic_that_is_not_known():
   ('options', 'message'),
   [
     (dict(name='spark'), 'expected one of xla, native'),
-    (dict(devices='tpu'), "device='tpu': expected cpu, gpu"),
+    (dict(devices='tpu'), "device='tpu': expected auto, cpu, gpu"),
     (dict(devices='cpu:7'), 'TensorFlow sees 1 CPU'),
-    (dict(devices='cpu,cpu'), 'twice'),
+    (dict(devices='cpu,'), 'expected auto, cpu'),
     (dict(clients_per_block=0), 'clients_per_block=0'),
     (dict(name='native', devices='gpu'), 'runtime=native runs on the CPU'),
   ],
