@@ -58,16 +58,18 @@ def build(spec: BuildSpec) -> FederatedMethod:
 
   def relate(models, floor):
     """Omega and the matrix that penalises W, from the rows of W."""
-    vectors, values = _left_singular(models)
+    # A root of a small eigenvalue keeps half of the digits: of float32's seven too few.
+    vectors, values = _left_singular(tf.cast(models, tf.float64))
+    floor = tf.cast(floor, tf.float64)
     total = tf.reduce_sum(values)
     # All models zero: nobody is related to anybody.
-    lowest = tf.where(total > 0.0, floor * total / num_clients, 1.0)
+    lowest = tf.where(total > 0.0, floor * total / num_clients, tf.ones_like(total))
     raised = tf.maximum(values, lowest)
     trace = tf.reduce_sum(raised) + float(num_clients - values.shape[0]) * lowest
 
     def with_eigenvalues(in_span, elsewhere):
       in_span = tf.matmul(vectors * (in_span - elsewhere), vectors, transpose_b=True)
-      return in_span + elsewhere * tf.eye(num_clients)
+      return tf.cast(in_span + elsewhere * tf.eye(num_clients, dtype=tf.float64), tf.float32)
 
     relationship = with_eigenvalues(raised / trace, lowest / trace)
     penalty = relationship
@@ -133,7 +135,7 @@ def _left_singular(matrix):
   gram = tf.matmul(matrix, matrix, transpose_a=not wide, transpose_b=wide)
   # Divergence must show in the metrics; it must not end the run inside the decomposition.
   finite = tf.reduce_all(tf.math.is_finite(gram))
-  squares, vectors = tf.linalg.eigh(tf.where(finite, gram, 0.0))
+  squares, vectors = tf.linalg.eigh(tf.where(finite, gram, tf.zeros_like(gram)))
   values = tf.sqrt(tf.maximum(squares, 0.0))
   if not wide:
     vectors = tf.math.divide_no_nan(tf.matmul(matrix, vectors), values)

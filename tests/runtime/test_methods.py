@@ -10,8 +10,6 @@ from tests.processes import small_federation as small
 from tests.runtime import example_process as example
 
 CASES = [(name, unit) for name, entry in registry.METHODS.items() for unit in entry.privacy_units]
-# Mocha inverts a matrix whose condition number multiplies the last digits' differences.
-TOLERANCE = {'mocha': 1e-3}
 
 
 def _data(name):
@@ -68,7 +66,7 @@ def test_parity(native, name, unit):
   with runtime.create('xla') as xla:
     found = run(xla, method, data, attributes)
     assert xla.compilations == 1 + len(method.evaluations)
-  example.assert_same(run(native, method, data, attributes), found, TOLERANCE.get(name, 1e-5))
+  example.assert_same(run(native, method, data, attributes), found)
 
 
 @pytest.mark.slow
