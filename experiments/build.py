@@ -14,7 +14,8 @@ import datasets
 import processes
 import tff_models
 from experiments import evaluation, validation
-from experiments.config import ExperimentConfig, Group, settings
+from experiments.config import ExperimentConfig, settings
+from experiments.settings import Group
 from privacy import calibration, nothing_shared, opt_out, plan, sampling, selection
 from processes.method import BuildSpec, FederatedMethod
 from processes.pooled import pool_clients

@@ -12,6 +12,7 @@ import datasets.registry
 import processes.registry
 import tff_models.registry
 from experiments import config, sweep_flags
+from experiments.settings import Group, Setting
 
 _PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
 
@@ -24,7 +25,7 @@ def define(flag_values: flags.FlagValues = flags.FLAGS):
     )
 
 
-def _flag(name: str, setting: config.Setting) -> flags.Flag:
+def _flag(name: str, setting: Setting) -> flags.Flag:
   # Bounds and choices are checked by the configuration, which has better words.
   serializer = flags.ArgumentSerializer()
   if setting.kind is bool:
@@ -67,7 +68,7 @@ def help_text(*, full: bool) -> str:
     'privacy unit than the one asked for are refused. --verbosity=1 shows the notices',
     'of TensorFlow, and tracebacks; --helpfull also lists the flags of absl.',
   ]
-  for group in config.Group:
+  for group in Group:
     lines += ['', f'{group.value}:']
     for name, setting in config.settings().items():
       if setting.group is group:
@@ -88,7 +89,7 @@ def help_text(*, full: bool) -> str:
       if options := ', '.join(getattr(entry, 'options', ())):
         lines.append(f'  {"":20} options: {options}')
   if full:
-    ours = {sweep_flags.MODULE, *(group.value for group in config.Group)}
+    ours = {sweep_flags.MODULE, *(group.value for group in Group)}
     for module in sorted(set(flags.FLAGS.flags_by_module_dict()) - ours):
       lines += ['', flags.FLAGS.module_help(module).rstrip()]
   return '\n'.join(lines)

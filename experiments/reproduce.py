@@ -25,9 +25,10 @@ from absl import flags, logging
 
 from experiments import files, sweep_flags, sweep_table
 from experiments import flags as experiment_flags
-from experiments.config import Group, settings
+from experiments.config import settings
 from experiments.metrics import EVERYONE
 from experiments.progress import show, show_seconds
+from experiments.settings import Group
 from experiments.sweep_grid import Grid
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'recipes'

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import processes.registry
-from experiments.config import ExperimentConfig, Group, settings
+from experiments.config import ExperimentConfig, settings
+from experiments.settings import Group
 
 # The guarantee's numbers: they reach a program as tensors.
 BUDGETS = ('noise_multiplier', 'target_epsilon', 'silo_epsilons', 'delta')

@@ -12,8 +12,9 @@ from typing import Any
 import pandas as pd
 
 from experiments import files, sweep_grid
-from experiments.config import ExperimentConfig, Group, settings
+from experiments.config import ExperimentConfig, settings
 from experiments.metrics import EVERYONE
+from experiments.settings import Group
 
 ALWAYS_SHOWN = ('dataset', 'method', 'privacy', 'seed')
 _MAIN_METRICS = ('accuracy', 'mse')

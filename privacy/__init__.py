@@ -6,7 +6,9 @@ mechanism and the accountant its event, so that they cannot disagree.
   sampling     how the cohort of a round is drawn, and the event it costs
   queries      clipping and noise, as TF-Privacy queries with reproducible noise
   accounting   from events to epsilon (Renyi DP, with PLD beside it)
-  plan         NoPrivacy, ClientLevelPrivacy, ExampleLevelPrivacy
+  plan         NoPrivacy, and the names of the two others:
+  client_level   ClientLevelPrivacy: clipped updates, a noised sum
+  example_level  ExampleLevelPrivacy: DP-SGD in every silo
   calibration  from a target epsilon to a noise multiplier
   selection    private selection of one of several candidates (IFCA)
   tuning       private choice of hyper-parameters by a random number of runs

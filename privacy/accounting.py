@@ -224,6 +224,25 @@ def check_delta(delta):
 
 
 @functools.lru_cache(maxsize=4096)
+def check_rounds(rounds: int) -> int:
+  """Returns a number of rounds, or raises a `ValueError`."""
+  if rounds != int(rounds) or rounds < 0:
+    raise ValueError(f'number of rounds must be a whole number from 0, got {rounds}.')
+  return int(rounds)
+
+
+def check_noise_multiplier(value: float):
+  """Raises a `ValueError` unless the noise multiplier is finite and not negative."""
+  if not (value >= 0 and math.isfinite(value)):
+    raise ValueError(f'noise multiplier must be 0 or more and finite, got {value}.')
+
+
+def check_clipping_norm(value: float):
+  """Raises a `ValueError` unless the clipping norm is positive (it may be infinite)."""
+  if not value > 0:
+    raise ValueError(f'clipping norm must be positive, got {value}.')
+
+
 def _gaussian(noise_multiplier: float) -> np.ndarray:
   if noise_multiplier == 0:
     return _frozen(np.full_like(_ORDERS, np.inf))

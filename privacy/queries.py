@@ -11,6 +11,7 @@ part of a TFF server state as they are.
 """
 
 import collections
+from collections.abc import Mapping
 from typing import Any
 
 import dp_accounting
@@ -223,6 +224,23 @@ class TreeQuery(tfp.SumAggregationDPQuery):
 
   def _state(self, tree):
     return _from_tree(self._state_structure, tree)
+
+
+def fixed_clip_query(values: Mapping[str, Any], seed: Any) -> TreeQuery:
+  """The sum of records clipped to a constant norm, with Gaussian noise.
+
+  Args:
+    values: `clipping_norm` and `noise_multiplier`, Python numbers or float32 scalars.
+    seed: int32 scalar, the run's seed.
+  """
+  return TreeQuery(
+    StreamGaussianSumQuery(
+      values['clipping_norm'],
+      values['noise_multiplier'],
+      seed,
+      random_streams.Stream.DP_NOISE,
+    )
+  )
 
 
 def _global_norm(leaves) -> tf.Tensor:

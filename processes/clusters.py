@@ -82,15 +82,11 @@ class ClusterModels:
         'Private clustering needs a privacy plan with a private selection: give the epsilon of '
         'a selection and the number of rounds with one.'
       )
-    values = {
+    return {
       'selection_epsilon': float(plan.selection.epsilon),
       'selection_rounds': float(plan.selection.rounds),
+      'selection_loss_clip': 1.0,
     }
-    for name, value in values.items():
-      given = self._spec.hyperparameters.get(name, value)
-      if given != value:
-        raise ValueError(f'--{name}={given} is not the {value} that the privacy plan accounts for.')
-    return {**values, 'selection_loss_clip': 1.0}
 
   def init_server(self, server) -> Tree:
     """The entry `clusters` of the server state: distinct random starts.

@@ -93,6 +93,12 @@ class BuildSpec:
 # What each client holds besides its model: name -> (dtype, default or None if required).
 Attributes = Mapping[str, tuple[Any, Any]]
 
+# Hyper-parameters that the privacy plan accounts for, where there is one: their values come
+# from the plan alone.
+ACCOUNTED = frozenset(
+  {'noise_multiplier', 'quantile_noise_multiplier', 'selection_epsilon', 'selection_rounds'}
+)
+
 EXAMPLE_LEVEL_ATTRIBUTES: Attributes = {
   'noise_multiplier': (np.float32, None),
   'sampling_rate': (np.float32, None),
@@ -113,6 +119,7 @@ class FederatedMethod:
     released_metrics: the metrics of `next` that are differentially private releases.
       All others may be looked at in a simulation only.
     hyperparameters: names and default values of the continuous hyper-parameters.
+    accounted: the hyper-parameters whose values the privacy plan has accounted for.
     attributes: names, dtypes and defaults of the scalars that a client state holds.
   """
 
@@ -120,6 +127,7 @@ class FederatedMethod:
   evaluations: tuple[str, ...]
   released_metrics: frozenset[str]
   hyperparameters: Mapping[str, float]
+  accounted: frozenset[str]
   attributes: Attributes
   _init_server: Callable[[Any, Mapping[str, Any]], Tree]
   _init_client: Callable[[Tree], Tree]
@@ -136,7 +144,8 @@ class FederatedMethod:
       hyperparameters: values by name, in place of the defaults.
 
     Raises:
-      ValueError: a hyper-parameter that the method does not have.
+      ValueError: a hyper-parameter that the method does not have, or one whose value
+        is not the privacy plan's.
     """
     unknown = sorted(set(hyperparameters or {}) - set(self.hyperparameters))
     if unknown:
@@ -145,6 +154,7 @@ class FederatedMethod:
         f'it has {", ".join(self.hyperparameters)}.'
       )
     values = {**self.hyperparameters, **(hyperparameters or {})}
+    _check_accounted(values, {name: self.hyperparameters[name] for name in self.accounted})
     state = self._init_server(
       tf.constant(seed, tf.int32),
       Tree((name, tf.constant(value, tf.float32)) for name, value in values.items()),
@@ -241,6 +251,13 @@ class FederatedMethod:
     return evaluate
 
 
+def _check_accounted(values: Mapping[str, float], accounted: Mapping[str, float]) -> None:
+  for name, value in accounted.items():
+    given = values.get(name, value)
+    if float(given) != float(value):
+      raise ValueError(f'--{name}={given} is not the {value} that the privacy plan accounts for.')
+
+
 def assemble(
   spec: BuildSpec,
   *,
@@ -272,6 +289,8 @@ def assemble(
   """
   if spec.plan.unit == 'example':  # what is clipped is what the plan says
     hyperparameters = {**hyperparameters, 'clipping_norm': spec.plan.clipping_norm}
+  accounted = frozenset(hyperparameters) & ACCOUNTED if spec.plan.unit != 'none' else frozenset()
+  _check_accounted(spec.hyperparameters, {name: hyperparameters[name] for name in accounted})
   hyperparameters = {
     name: float(spec.hyperparameters.get(name, default))
     for name, default in hyperparameters.items()
@@ -346,6 +365,7 @@ def assemble(
     evaluations=tuple(models),
     released_metrics=released_metrics,
     hyperparameters=hyperparameters,
+    accounted=accounted,
     attributes=attributes,
     _init_server=full_init_server,
     _init_client=full_init_client,

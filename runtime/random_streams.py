@@ -18,6 +18,9 @@ import math
 import numpy as np
 import tensorflow as tf
 
+# Separates the draws that make new keys from all others.
+_FOLD_IN_TAG = [0x5F3759DF, 0x2545F491]
+
 
 class Stream(enum.IntEnum):
   """What a random number is for. The values are part of a run's identity."""
@@ -47,8 +50,7 @@ def key(seed, stream: Stream, *indices) -> tf.Tensor:
 
   Returns:
     An int32 tensor of shape [2], to be given to `bits` and its relatives. Each
-    key is used for one draw only; `fold_in` makes further keys of it. It hashes to 32
-    bits, so that among n keys of a stream about n^2 / 2^33 pairs are equal.
+    key is used for one draw only; `fold_in` makes further keys of it.
   """
   result = tf.stack([tf.cast(seed, tf.int32), tf.constant(int(stream), tf.int32)])
   for index in indices:
@@ -57,8 +59,16 @@ def key(seed, stream: Stream, *indices) -> tf.Tensor:
 
 
 def fold_in(key_: tf.Tensor, index) -> tf.Tensor:
-  """A new key from a key and an int32 scalar."""
-  return tf.random.experimental.stateless_fold_in(key_, tf.cast(index, tf.int32), alg='philox')
+  """A new key from a key and an int32 scalar.
+
+  All 64 bits of a key are used: among n keys about n^2 / 2^65 pairs are equal.
+  (`tf.random.experimental.stateless_fold_in` keeps 32 bits, by which a run of a
+  hundred thousand draws would use some noise twice.)
+  """
+  # Draws from the key itself must not tell the keys that are made of it.
+  parent = tf.bitwise.bitwise_xor(key_, tf.constant(_FOLD_IN_TAG, tf.int32))
+  pair = tf.bitcast(bits(parent, [2]), tf.int32)
+  return tf.stack([pair[0], pair[1] + tf.cast(index, tf.int32)])
 
 
 def bits(key_: tf.Tensor, shape) -> tf.Tensor:
@@ -104,10 +114,8 @@ def _unit_interval(raw: tf.Tensor) -> tf.Tensor:
 
 
 def host_generator(seed: int, stream: Stream, *indices: int) -> np.random.Generator:
-  """A NumPy generator for what is drawn outside the round (cohorts, splits).
-
-  Use a stream with the same number of indices everywhere: NumPy pads them with zeros,
-  so that a trailing 0 makes no other generator.
-  """
-  entropy = [int(seed) & 0xFFFFFFFF, int(stream), *(int(i) for i in indices)]
+  """A NumPy generator for what is drawn outside the round (cohorts, splits)."""
+  # NumPy pads the numbers with zeros; their count tells a trailing 0 from nothing.
+  numbers = [len(indices), *(int(i) for i in indices)]
+  entropy = [int(seed) & 0xFFFFFFFF, int(stream), *numbers]
   return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy)))

@@ -1,6 +1,7 @@
 """A few clients with a linear regression, and a way to run a method on them."""
 
 import collections
+import dataclasses
 
 import numpy as np
 
@@ -56,12 +57,18 @@ def examples_spec(data):
   )
 
 
+def with_values(method, hyperparameters):
+  """A method with other values, also of the noise: the tests look at mechanisms alone."""
+  values = {**method.hyperparameters, **(hyperparameters or {})}
+  return dataclasses.replace(method, hyperparameters=values)
+
+
 class Simulation:
   """A run of a method on a runtime, round by round."""
 
   def __init__(self, run_time, method, data, *, seed=0, hyperparameters=None, attributes=None):
     self._runtime, self._method = run_time, method
-    self.server = method.initial_server_state(seed, hyperparameters)
+    self.server = with_values(method, hyperparameters).initial_server_state(seed)
     clients = method.initial_client_states(self.server, len(data['x']), attributes)
     self._data, self._clients = run_time.place(data), run_time.place_states(clients)
     self._examples = examples_spec(data)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from scipy import stats
 
+import processes
 from privacy.calibration import calibrate_example_level
 from privacy.selection import PrivateSelection
 from processes.clusters import ClusterModels
@@ -14,11 +15,15 @@ from processes.method import Tree
 from tests.processes import federation
 
 
-def _clusters(data, *, epsilon=2.0, rounds=5, model='linear_svm', **options):
+def _spec(data, *, epsilon=2.0, rounds=5, model='linear_svm', **options):
   plan = federation.example_level(
     data, selection=PrivateSelection(epsilon=epsilon, rounds=rounds), noise_multiplier=1.0
   )
-  return ClusterModels(federation.spec_of(data, plan, model=model, **options))
+  return federation.spec_of(data, plan, model=model, **options)
+
+
+def _clusters(data, **options):
+  return ClusterModels(_spec(data, **options))
 
 
 def _server(clusters, *, seed=0, round_number=0, num_clusters=4, features=3, scale=1.0):
@@ -183,7 +188,7 @@ def test_what_does_not_fit_is_refused():
   with pytest.raises(ValueError, match='private selection'):
     ClusterModels(federation.spec_of(data, federation.example_level(data), model='linear_svm'))
   with pytest.raises(ValueError, match='selection_rounds=7'):
-    _clusters(data, rounds=5, hyperparameters={'selection_rounds': 7})
+    processes.build('ifca', _spec(data, rounds=5, hyperparameters={'selection_rounds': 7}))
   with pytest.raises(ValueError, match='selection_score=error_rate'):
     _clusters(regression, model='linear_regression', selection_score='error_rate')
   with pytest.raises(ValueError, match='selection_score=best'):

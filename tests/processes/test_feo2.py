@@ -283,6 +283,18 @@ def test_wrong_use_is_refused():
     small.build('feo2', NoPrivacy(cohorts=SAMPLING), DATA)
 
 
+@pytest.mark.parametrize('name', ['noise_multiplier', 'quantile_noise_multiplier'])
+def test_noise_is_the_plans(name):
+  """Nobody gets less noise than the privacy statement says."""
+  plan = _plan(AdaptiveClipping(quantile_noise_multiplier=1.0), 0.8)
+  method = small.build('feo2', plan, DATA, hyperparameters={name: plan.hyperparameters[name]})
+  assert method.initial_server_state(0)['hyperparameters'][name] > 0
+  with pytest.raises(ValueError, match=f'--{name}=0.1 is not the'):
+    method.initial_server_state(0, {name: 0.1})
+  with pytest.raises(ValueError, match=f'--{name}=0.1 is not the'):
+    small.build('feo2', plan, DATA, hyperparameters={name: 0.1})
+
+
 def test_clients_are_private_by_default():
   method = _method()
   state = method.initial_client_states(method.initial_server_state(0), small.CLIENTS)

@@ -331,7 +331,7 @@ def test_example_level_noise(machine_of, name):
   data = _silent(machine, pipeline, silos)
   server, clients = pipeline.start(machine, 5)
   models, draws = clients.to_numpy()['model']['weights'], []
-  for _ in range(3):
+  for _ in range(8):
     server, _ = machine.round(
       pipeline.method.process.next, server, clients, data, np.arange(silos, dtype=np.int32)
     )

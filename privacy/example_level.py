@@ -1,0 +1,281 @@
+"""Silo-specific example-level privacy: every silo runs DP-SGD on its own examples."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import dp_accounting
+import numpy as np
+
+from privacy import accounting, sampling, wording
+from privacy import selection as selection_lib
+from privacy import statement as statement_lib
+from privacy import tuning as tuning_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ExampleLevelPrivacy:
+  """Silo-specific example-level DP: each silo runs DP-SGD on its own examples.
+
+  Formal guarantee, for each silo k on its own: with respect to one of its
+  examples, under the zero-out relation (the example is replaced by one that
+  contributes nothing). Sizes of silos are public, and rates, divisors and
+  weights are computed from them, which add/remove-one would not allow. In a
+  step every example is in the batch independently with rate B_k / n_k; the sum
+  of the gradients clipped to C gets noise of standard deviation z_k C and is
+  divided by the fixed B_k. Zeroing one example moves the sum by at most C, so
+  that the pair of output distributions is that of the Poisson-sampled Gaussian
+  under add/remove-one, as which it is accounted (dp-accounting's
+  REPLACE_SPECIAL relation supports no Poisson sampling). Everything a silo
+  releases, to the server and in its personal model, is post-processing.
+
+  Attributes:
+    num_examples: n_k, int [K], public.
+    batch_size: expected batch size B; silo k uses B_k = min(B, n_k).
+    steps_per_round: DP-SGD steps of each silo in a round, int [K] or scalar,
+      all passes over the data counted (`local_steps_per_round`).
+    noise_multiplier: z_k, float [K] or scalar, relative to the clip.
+    delta: float [K] or scalar.
+    clipping_norm: C of the per-example gradients.
+    cohorts: how silos are drawn; all take part by default. Silos who sit out
+      rounds spend less than is accounted: no amplification is claimed for it.
+    selection: the private selections made beside DP-SGD, if any.
+    tuning: set if what a silo releases is the best of a private tuning: epsilon
+      then includes the other runs.
+  """
+
+  # Scalars are given for every silo; the attributes are arrays [K].
+  num_examples: Any
+  batch_size: int
+  steps_per_round: Any
+  noise_multiplier: Any
+  delta: Any
+  clipping_norm: float
+  cohorts: sampling.CohortSampler = dataclasses.field(default=None)  # type: ignore[assignment]
+  selection: selection_lib.PrivateSelection | None = None
+  tuning: tuning_lib.PrivateTuning | None = None
+
+  unit = 'example'
+  adjacency = (
+    'zero-out, silo sizes public: two data sets of a silo that differ in one example, which in one '
+    'of them contributes nothing'
+  )
+
+  def __post_init__(self):
+    sizes = np.atleast_1d(np.asarray(self.num_examples))
+    if sizes.ndim != 1 or not len(sizes) or np.any(sizes < 1) or np.any(sizes != np.floor(sizes)):
+      raise ValueError('number of examples must be a positive whole number for every silo.')
+    self._set('num_examples', sizes.astype(np.int64))
+    if self.batch_size != int(self.batch_size) or self.batch_size < 1:
+      raise ValueError(f'batch size must be a positive whole number, got {self.batch_size}.')
+    steps = _per_silo('steps per round', self.steps_per_round, len(sizes))
+    if np.any(steps < 0) or np.any(steps != np.floor(steps)):
+      raise ValueError(f'steps per round must be whole numbers from 0, got {steps.min()}.')
+    self._set('steps_per_round', steps.astype(np.int64))
+    noise = _per_silo('noise multiplier', self.noise_multiplier, len(sizes))
+    for z in (noise.min(), noise.max()):
+      accounting.check_noise_multiplier(z)
+    self._set('noise_multiplier', noise)
+    delta = _per_silo('delta', self.delta, len(sizes))
+    accounting.check_delta(delta)
+    self._set('delta', delta)
+    accounting.check_clipping_norm(self.clipping_norm)
+    if math.isinf(self.clipping_norm) and np.any(noise > 0):
+      raise ValueError(
+        'clipping norm must be finite when there is noise: the noise is a multiple of it.'
+      )
+    if self.cohorts is None:
+      object.__setattr__(self, 'cohorts', sampling.EveryClient(len(sizes)))
+    if self.cohorts.population != len(sizes):
+      raise ValueError(
+        f'the cohorts are drawn from {self.cohorts.population} silos, but {len(sizes)} have a '
+        'number of examples.'
+      )
+
+  def _set(self, name: str, value: np.ndarray):
+    value = value.copy()
+    value.setflags(write=False)
+    object.__setattr__(self, name, value)
+
+  @property
+  def num_silos(self) -> int:
+    return len(self.num_examples)
+
+  @property
+  def batch_sizes(self) -> np.ndarray:
+    """B_k = min(B, n_k), int64 [K]: the fixed divisors."""
+    return np.minimum(int(self.batch_size), self.num_examples)
+
+  @property
+  def sampling_rates(self) -> np.ndarray:
+    """B_k / n_k, float64 [K]."""
+    return self.batch_sizes / self.num_examples
+
+  def silo_parameters(self) -> dict[str, np.ndarray]:
+    """What each silo's DP-SGD needs, as arrays [K] to go into the client state.
+
+    Returns:
+      noise_multiplier float32, sampling_rate float32, steps_per_round int32 and
+      batch_size float32 (B_k, the divisor of the noised gradient sum).
+    """
+    return {
+      'noise_multiplier': self.noise_multiplier.astype(np.float32),
+      'sampling_rate': self.sampling_rates.astype(np.float32),
+      'steps_per_round': self.steps_per_round.astype(np.int32),
+      'batch_size': self.batch_sizes.astype(np.float32),
+    }
+
+  def event(self, rounds: int) -> tuple[dp_accounting.DpEvent, ...]:
+    """One event per silo, for the given number of rounds."""
+    return tuple(
+      self._silo_event(k, accounting.check_rounds(rounds)) for k in range(self.num_silos)
+    )
+
+  def _silo_event(self, silo: int, rounds: int) -> dp_accounting.DpEvent:
+    training = dp_accounting.SelfComposedDpEvent(
+      step_event(self.sampling_rates[silo], self.noise_multiplier[silo]),
+      int(self.steps_per_round[silo]) * rounds,
+    )
+    run = training
+    if self.selection is not None:
+      run = dp_accounting.ComposedDpEvent([training, self.selection.event(rounds)])
+    return run if self.tuning is None else self.tuning.event(run)
+
+  @functools.cached_property
+  def _step_curves(self) -> np.ndarray:
+    rates = self.sampling_rates
+    return np.stack(
+      [
+        accounting.rdp_curve(step_event(rates[k], self.noise_multiplier[k]))
+        for k in range(self.num_silos)
+      ]
+    )
+
+  def _training_curves(self, rounds: int) -> np.ndarray:
+    steps = self.steps_per_round * accounting.check_rounds(rounds)
+    return accounting.scale_curve(self._step_curves, steps[:, None])
+
+  def _curves(self, rounds: int) -> np.ndarray:
+    curves = self._training_curves(rounds)
+    if self.selection is not None:
+      curves = curves + accounting.rdp_curve(self.selection.event(rounds))
+    if self.tuning is not None:
+      mean, shape = self.tuning.mean, self.tuning.shape
+      curves = np.stack([accounting.repeat_and_select_curve(c, mean, shape) for c in curves])
+    return curves
+
+  def epsilons(self, rounds: int) -> np.ndarray:
+    """Epsilon of each silo after the given number of rounds, float64 [K]."""
+    return accounting.epsilon_of_curves(self._curves(rounds), self.delta)[0]
+
+  def epsilon(self, rounds: int) -> float:
+    """The largest silo's epsilon. Silos' data are disjoint: it is never a sum."""
+    return float(self.epsilons(rounds).max())
+
+  def loss(self, rounds: int) -> accounting.PrivacyLoss:
+    """The guarantee of the silo with the largest epsilon."""
+    worst = int(np.argmax(self.epsilons(rounds)))
+    return accounting.rdp_loss(self._silo_event(worst, rounds), float(self.delta[worst]))
+
+  def statement(
+    self, rounds: int, *, preprocessing: Sequence[str] = (), notes: Sequence[str] = ()
+  ) -> statement_lib.PrivacyStatement:
+    """What these rounds guarantee to the examples of each silo.
+
+    Args:
+      rounds: rounds that were run.
+      preprocessing: sentences about steps outside the guarantee, such as
+        standardising a silo by its own mean.
+      notes: sentences of the method.
+    """
+    curves = self._curves(rounds)
+    epsilons, _ = accounting.epsilon_of_curves(curves, self.delta)
+    worst = int(np.argmax(epsilons))
+    pld = None
+    if self.selection is None:  # a selection's Gaussian stands for its Renyi curve only
+      pld = accounting.pld_epsilon(self._silo_event(worst, rounds), float(self.delta[worst]))
+    training = accounting.epsilon_of_curves(self._training_curves(rounds), self.delta)[0]
+    silos = [
+      {
+        'silo': k,
+        'num_examples': int(self.num_examples[k]),
+        'sampling_rate': float(self.sampling_rates[k]),
+        'steps': int(self.steps_per_round[k]) * rounds,
+        'noise_multiplier': float(self.noise_multiplier[k]),
+        'epsilon': float(epsilons[k]),
+        'epsilon_of_training_alone': float(training[k]),
+        'delta': float(self.delta[k]),
+        'order': accounting.loss_of_curve(curves[k], float(self.delta[k])).order,
+      }
+      for k in range(self.num_silos)
+    ]
+    selecting = ''
+    if self.selection is not None:
+      selecting = (
+        f' Beside it, the exponential mechanism with epsilon {self.selection.epsilon:.6g} in '
+        f'{min(rounds, self.selection.rounds)} rounds, not amplified by sampling.'
+      )
+    return statement_lib.PrivacyStatement(
+      unit=self.unit,
+      protected='Each single example of a silo, against everything that its silo releases, its '
+      "personal model included; each silo's own epsilon is listed, and the largest is given here.",
+      adjacency=self.adjacency,
+      mechanism=(
+        f'DP-SGD: gradients of single examples clipped to L2 norm {self.clipping_norm:.6g}, '
+        f'Poisson batches of expected size min({self.batch_size}, n) '
+        f'(rates {wording.value_range(self.sampling_rates)}), Gaussian noise multipliers '
+        f'{wording.value_range(self.noise_multiplier)}, '
+        f'{wording.value_range(self.steps_per_round * rounds)} steps; '
+        f'{self.cohorts.description}.{selecting}{wording.of_tuning(self.tuning)}'
+      ),
+      rounds=accounting.check_rounds(rounds),
+      loss=self.loss(rounds),
+      pld_epsilon=pld,
+      parameters={'clipping_norm': float(self.clipping_norm), 'batch_size': int(self.batch_size)},
+      silos=tuple(silos),
+      notes=tuple(notes),
+      outside=(
+        'The sizes of the silos are public.',
+        *wording.delta_warning(self.delta, self.num_examples),
+        *preprocessing,
+        *wording.outside(self.tuning),
+      ),
+    )
+
+
+def local_steps_per_round(
+  num_examples, batch_size: int, local_epochs: int = 1, passes: int = 1
+) -> np.ndarray:
+  """Steps of a round: max(1, floor(n_k / B_k)) x epochs x passes, int64 [K].
+
+  Args:
+    num_examples: n_k, int [K].
+    batch_size: B; B_k = min(B, n_k).
+    local_epochs: epochs in a round.
+    passes: how often the method trains on the data in a round (2 for Ditto:
+      the global and the personal model).
+  """
+  num_examples = np.asarray(num_examples, np.int64)
+  batch_sizes = np.maximum(1, np.minimum(int(batch_size), num_examples))
+  return np.maximum(1, num_examples // batch_sizes) * int(local_epochs) * int(passes)
+
+
+def step_event(rate: float, noise_multiplier: float) -> dp_accounting.DpEvent:
+  """The event of one DP-SGD step with Poisson batches."""
+  return dp_accounting.PoissonSampledDpEvent(
+    float(rate), dp_accounting.GaussianDpEvent(float(noise_multiplier))
+  )
+
+
+def _per_silo(name: str, value, num_silos: int) -> np.ndarray:
+  array = np.asarray(value, np.float64)
+  if array.shape not in ((), (1,), (num_silos,)):
+    raise ValueError(
+      f'{name} must be one number or one for each of the {num_silos} silos, '
+      f'got shape {array.shape}.'
+    )
+  if np.any(np.isnan(array)):
+    raise ValueError(f'{name} must be a number, got NaN.')
+  return np.broadcast_to(array, (num_silos,)).copy()
