@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 2
 RECIPE ?=
 
-.PHONY: experiment recipes reproduce test test-fast lint types lock-check setup benchmark self-check help
+.PHONY: experiment recipes reproduce test test-fast lint types lock-check scan setup benchmark self-check help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,15 @@ types: .venv/.ready  ## Check types
 lock-check: .venv/.ready  ## Check that uv.lock and requirements.txt are in step with pyproject.toml
 	$(UV) lock --check
 	$(UV) export --frozen --no-dev --extra data --no-emit-project --no-header --quiet | diff -u requirements.txt -
+
+# The registry says which versions their authors withdrew; advisories need a service beyond it.
+scan: .venv/.ready  ## Look for withdrawn packages, and (needs the internet) for known vulnerabilities
+	@said=$$($(UV) pip install --python $(PYTHON) --dry-run --no-deps --reinstall -r requirements.txt 2>&1) \
+	  || { echo "$$said" >&2; exit 2; }; \
+	if grep 'is yanked' <<< "$$said"; then exit 1; fi; echo 'No locked package has been withdrawn.'
+	@said=$$($(UV) audit --frozen 2>&1); status=$$?; \
+	if [ $$status -gt 1 ]; then echo "Advisories were not looked up:$$(tail -n 1 <<< "$$said")"; \
+	else echo "$$said"; exit $$status; fi
 
 requirements.txt: pyproject.toml uv.lock
 	$(UV) export --frozen --no-dev --extra data --no-emit-project --no-header --quiet > $@

@@ -1,10 +1,4 @@
-"""TFF's own C++ runtime, the reference, with a worker that always ends.
-
-TFF starts `worker_binary` as a child that inherits the program's output and
-outlives it: a pipe on the output then never closes. Here a small shell stands
-between: it starts the worker and waits for the end of its standard input, which
-is a pipe from this process. When this process ends, in whatever way (SIGKILL
-included), the pipe closes and the shell kills the worker.
+"""TFF's own C++ runtime, the reference.
 
 TFF's runtime cannot run an empty cohort ('Attempting to deserialize federated
 value with no data'); such a round is computed by the plain interpreter of
@@ -12,15 +6,9 @@ value with no data'); such a round is computed by the plain interpreter of
 """
 
 import collections
-import os
-import subprocess
-import time
 from typing import Any
 
-import grpc
 import numpy as np
-import portpicker
-import tensorflow_federated
 from tensorflow_federated.python.core.backends.native import compiler
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
 from tensorflow_federated.python.core.environments.tensorflow_frontend import (
@@ -29,68 +17,10 @@ from tensorflow_federated.python.core.environments.tensorflow_frontend import (
 from tensorflow_federated.python.core.impl.context_stack import context_base, context_stack_impl
 from tensorflow_federated.python.core.impl.execution_contexts import sync_execution_context
 from tensorflow_federated.python.core.impl.executor_stacks import python_executor_stacks
-from tensorflow_federated.python.core.impl.executors import (
-  remote_executor,
-  remote_executor_grpc_stub,
-)
+from tensorflow_federated.python.core.impl.executors import remote_executor
 from tensorflow_federated.python.core.impl.types import placements
 
-from runtime import interface, trees
-
-_START_SECONDS = 60.0
-_KEEPER = '"$0" "$@" </dev/null & read -r _; kill -9 $!'
-_CHANNEL_OPTIONS = [
-  ('grpc.max_message_length', 2_000_000_000),
-  ('grpc.max_receive_message_length', 2_000_000_000),
-  ('grpc.max_send_message_length', 2_000_000_000),
-]
-
-
-class _Worker:
-  """The C++ worker; started by the first call of `stub`."""
-
-  def __init__(self):
-    self._process: subprocess.Popen | None = None
-    self._stub = None
-
-  def stub(self):
-    """A connection to the running worker.
-
-    Raises:
-      RuntimeError: the worker does not start.
-    """
-    if self._stub is not None and self._stub.is_ready:
-      return self._stub
-    self.close()
-    port = portpicker.pick_unused_port()
-    folder = os.path.join(os.path.dirname(tensorflow_federated.__file__), 'data')
-    binary = os.path.join(folder, 'worker_binary')
-    # A session of its own: Ctrl-C in a terminal or notebook does not reach it.
-    self._process = subprocess.Popen(
-      ['/bin/sh', '-c', _KEEPER, binary, f'--port={port}'],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.DEVNULL,
-      stderr=subprocess.DEVNULL,
-      start_new_session=True,
-    )
-    channel = grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS)
-    self._stub = remote_executor_grpc_stub.RemoteExecutorGrpcStub(channel)
-    deadline = time.monotonic() + _START_SECONDS
-    while not self._stub.is_ready:
-      if time.monotonic() > deadline or self._process.poll() is not None:
-        self.close()
-        raise RuntimeError(f"TFF's worker did not start: {binary}")
-      time.sleep(0.1)
-    return self._stub
-
-  def close(self) -> None:
-    """Ends the worker, if there is one."""
-    if self._process is not None:
-      assert self._process.stdin is not None  # A pipe; see `stub`.
-      self._process.stdin.close()
-      self._process.wait()
-    self._process = None
-    self._stub = None
+from runtime import interface, native_worker, trees
 
 
 class NativeContext(context_base.SyncContext):
@@ -100,7 +30,7 @@ class NativeContext(context_base.SyncContext):
   """
 
   def __init__(self):
-    self._worker = _Worker()
+    self._worker = native_worker.Worker()
     self._context: Any = None
     self._installed: list[Any] = []
 

@@ -1,13 +1,16 @@
-"""TFF's worker: it always ends, and a pipe on the program's output closes."""
+"""TFF's worker: it always ends, a pipe on the output closes, and it talks to us only."""
 
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
+
+from runtime import native_worker
 
 PROGRAM = """
 import sys
@@ -84,3 +87,50 @@ def test_worker_ends_with_a_signal(number):
   program.send_signal(number)
   program.communicate(timeout=60)
   _assert_no_worker_is_left()
+
+
+def _binary(folder: pathlib.Path, content: bytes) -> str:
+  path = folder / 'worker_binary'
+  path.write_bytes(content)
+  return str(path)
+
+
+def test_a_private_copy_differs_in_the_address_only(tmp_path):
+  content = b'#!/bin/sh\0port\0[::]:\0x[::]:y\0'
+  copy = pathlib.Path(native_worker.private_copy(_binary(tmp_path, content)))
+  assert copy.read_bytes() == b'#!/bin/sh\0port\0unix:\0x[::]:y\0'
+  assert copy.parent.stat().st_mode & 0o777 == 0o700 and copy.stat().st_mode & 0o777 == 0o500
+  copy.unlink()
+  copy.parent.rmdir()
+
+
+@pytest.mark.parametrize(
+  ('content', 'long', 'message'),
+  [
+    (b'no address\0', False, 'exactly once'),
+    (b'\0[::]:\0 and \0[::]:\0', False, 'exactly once'),
+    (b'\0[::]:\0', True, 'too long for a socket'),
+  ],
+)
+def test_no_private_copy_leaves_nothing(tmp_path, monkeypatch, content, long, message):
+  temporary = tmp_path / ('t' * 100 if long else 't')
+  temporary.mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(temporary))
+  with pytest.raises(OSError, match=message):
+    native_worker.private_copy(_binary(tmp_path, content))
+  assert not list(temporary.iterdir())
+
+
+@pytest.mark.slow
+def test_without_a_private_copy_it_says_where_it_listens(monkeypatch, caplog):
+  def refuse(binary):
+    raise OSError('programs may not be run in /elsewhere')
+
+  monkeypatch.setattr(native_worker, 'private_copy', refuse)
+  worker = native_worker.Worker()
+  try:
+    assert worker.stub().is_ready
+  finally:
+    worker.close()
+  (line,) = [r.getMessage() for r in caplog.records if r.levelname == 'WARNING']
+  assert 'listens on every network interface' in line and 'may not be run in /elsewhere' in line

@@ -148,8 +148,8 @@ def test_a_damaged_cache_is_made_again(cache, kept):
 # ------------------------------------------------------------------- processes
 
 
-def _listening(pids):
-  """Addresses on which processes listen: 'ip', from /proc."""
+def _sockets(pids):
+  """Inodes of the sockets of processes."""
   inodes = set()
   for pid in pids:
     for entry in os.scandir(f'/proc/{pid}/fd'):
@@ -159,7 +159,21 @@ def _listening(pids):
         continue
       if target.startswith('socket:['):
         inodes.add(target[8:-1])
-  addresses = set()
+  return inodes
+
+
+def _unix_listening(pids):
+  """Paths of Unix sockets on which processes listen."""
+  inodes = _sockets(pids)
+  with open('/proc/net/unix') as lines:
+    columns = [line.split() for line in list(lines)[1:]]
+  accepting = 0x10000
+  return {c[7] for c in columns if c[6] in inodes and int(c[3], 16) & accepting and len(c) > 7}
+
+
+def _listening(pids):
+  """Internet addresses on which processes listen, whatever the port."""
+  inodes, addresses = _sockets(pids), set()
   for table, family in (('tcp', socket.AF_INET), ('tcp6', socket.AF_INET6)):
     with open(f'/proc/net/{table}') as lines:
       for line in list(lines)[1:]:
@@ -215,11 +229,12 @@ def test_the_worker_ends_with_us(number):
   try:
     assert program.stdout.readline() == b'ready\n'
     children = _children(program.pid)
-    addresses = _listening([program.pid, *children])
-    # TFF's binary listens on every interface: its address '[::]:' is a constant, and it has
-    # no flag for it. Nothing else may listen, and only while this runtime is in use.
-    assert addresses == {'::'}
-    assert not _listening([program.pid])
+    assert not _listening([program.pid, *children])
+    worker = next(p for p in children if os.readlink(f'/proc/{p}/exe').endswith('worker_binary'))
+    folder = os.readlink(f'/proc/{worker}/cwd')
+    (name,) = _unix_listening([worker])  # a socket in a folder that is closed to others
+    assert os.path.exists(os.path.join(folder, name))
+    assert os.stat(folder).st_mode & 0o777 == 0o700
   finally:
     program.send_signal(number)
     program.wait(20)
@@ -229,6 +244,7 @@ def test_the_worker_ends_with_us(number):
     time.sleep(0.1)
     alive = [pid for pid in children if os.path.exists(f'/proc/{pid}') and _runs(pid)]
   assert not alive
+  assert not os.path.exists(folder)
 
 
 def test_the_compiled_runtime_listens_to_nobody():
