@@ -207,15 +207,15 @@ def stacked_leaves(
   return visit(tree, what), arrays
 
 
-def check_finite(array: np.ndarray, what: str) -> None:
-  """Raises ValueError naming the first client whose row is not finite."""
+def check_finite(array: np.ndarray, what: str, first: int = 0) -> None:
+  """Raises ValueError naming the first client whose row is not finite; rows count from `first`."""
   # A sum is finite if all are, and needs no array of the same size.
   with np.errstate(over='ignore', invalid='ignore'):
     if np.isfinite(array.sum(dtype=np.float64)):
       return
   for row, values in enumerate(array):
     if not np.isfinite(values).all():
-      raise ValueError(f'{what}: client {row} has NaN or infinite values.')
+      raise ValueError(f'{what}: client {first + row} has NaN or infinite values.')
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:

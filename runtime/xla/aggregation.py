@@ -34,17 +34,34 @@ SUM = Reduction(
   over_settings=tf.math.unsorted_segment_sum,
   neutral=lambda dtype: 0,
 )
-MIN = Reduction(
-  combine=tf.minimum,
-  over_lanes=lambda values: tf.reduce_min(values, axis=0),
-  over_settings=tf.math.unsorted_segment_min,
-  neutral=lambda dtype: dtype.max,
+
+
+def _nan_or_zero(values: tf.Tensor) -> tf.Tensor:
+  if not values.dtype.is_floating:
+    return tf.zeros_like(values)
+  return tf.where(tf.math.is_nan(values), values, tf.zeros_like(values))
+
+
+def _extreme(combine, over_lanes, over_settings, neutral) -> Reduction:
+  """A minimum or maximum which is NaN if a value is, as TFF's; XLA's own skips NaN on a CPU."""
+  return Reduction(
+    combine=lambda a, b: combine(a, b) + _nan_or_zero(a) + _nan_or_zero(b),
+    over_lanes=lambda values: (
+      over_lanes(values, axis=0) + tf.reduce_sum(_nan_or_zero(values), axis=0)
+    ),
+    over_settings=lambda values, ids, number: (
+      over_settings(values, ids, number)
+      + tf.math.unsorted_segment_sum(_nan_or_zero(values), ids, number)
+    ),
+    neutral=neutral,
+  )
+
+
+MIN = _extreme(
+  tf.minimum, tf.reduce_min, tf.math.unsorted_segment_min, neutral=lambda dtype: dtype.max
 )
-MAX = Reduction(
-  combine=tf.maximum,
-  over_lanes=lambda values: tf.reduce_max(values, axis=0),
-  over_settings=tf.math.unsorted_segment_max,
-  neutral=lambda dtype: dtype.min,
+MAX = _extreme(
+  tf.maximum, tf.reduce_max, tf.math.unsorted_segment_max, neutral=lambda dtype: dtype.min
 )
 
 

@@ -1,6 +1,8 @@
 """TFF's execution-context interface on top of compiled programs."""
 
 import collections
+import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from runtime.xla import devices as devices_lib
 from runtime.xla import eager, executable, program, stages, values
 
 _CACHED_PROGRAMS = 64
+_HAS_NAN = ' has NaN or infinite values.'
+_NOT_FINITE = re.compile(r'[\w.]+: client \d+' + re.escape(_HAS_NAN))
 
 
 class XlaContext(context_base.SyncContext):
@@ -216,24 +220,63 @@ def _invoke_eager(run: eager.EagerProgram, prog, parts, count) -> list[Any]:
   built = []
   for type_, value in parts:
     if stages.is_client_part(type_):
-      built.append([_eager_value(type_.member, v) for v in value])
+      built.append([_eager_value(type_.member, v, client) for client, v in enumerate(value)])
     else:
       built.append(_eager_value(type_, value))
   parameter = stages.assemble(prog.parameter_type, built) if built else None
-  with tf.device('CPU:0'):
-    result = run(parameter, count)
+  try:
+    with tf.device('CPU:0'):
+      result = run(parameter, count)
+  except tf.errors.InvalidArgumentError as error:
+    if found := _NOT_FINITE.search(error.message):
+      raise ValueError(found.group()) from None
+    raise
   return stages.split(prog.result_type, result)
 
 
-def _eager_value(type_, value):
+def _eager_value(type_, value, client: int | None = None):
+  """A value for the interpreter; that of a client must be finite."""
   leaves = []
   types, names = trees.leaf_types(type_), trees.leaf_names(type_)
   for leaf, leaf_type, name in zip(trees.flatten(type_, value), types, names, strict=True):
     if isinstance(leaf_type, computation_types.SequenceType):
-      leaves.append(tf.data.experimental.to_variant(_dataset(leaf_type, leaf)))
+      variant = tf.data.experimental.to_variant(_dataset(leaf_type, leaf))
+      if client is not None:
+        variant = _checked_sequence(leaf_type)(variant, client)
+      leaves.append(variant)
     else:
-      leaves.append(trees.to_tensor(leaf, leaf_type, name))
+      tensor = trees.to_tensor(leaf, leaf_type, name)
+      if client is not None and tensor.dtype.is_floating:
+        trees.check_finite(tensor.numpy()[np.newaxis], name, first=client)
+      leaves.append(tensor)
   return trees.nested(type_, iter(leaves))
+
+
+@functools.cache
+def _checked_sequence(type_) -> Any:
+  """(variant of a data set, client) -> the variant; reading what is not finite is an error.
+
+  One traced function for all clients: to map each client's data set would trace each time.
+  """
+  names = trees.leaf_names(type_.element)
+
+  @tf.function(autograph=False, reduce_retracing=True)
+  def checked(variant, client):
+    def check(*fields):
+      element = fields if len(fields) > 1 else fields[0]
+      asserted = []
+      for name, leaf in zip(names, trees.flatten(type_.element, element), strict=True):
+        if leaf.dtype.is_floating:
+          message = tf.strings.format(name + ': client {}' + _HAS_NAN, client)
+          finite = tf.reduce_all(tf.math.is_finite(leaf))
+          asserted.append(tf.debugging.Assert(finite, [message]))
+      with tf.control_dependencies(asserted):
+        return tf.nest.map_structure(tf.identity, element)
+
+    dataset = tf.data.experimental.from_variant(variant, _signature(type_))
+    return tf.data.experimental.to_variant(dataset.map(check))
+
+  return lambda variant, client: checked(variant, tf.constant(client))
 
 
 def _dataset(type_, value) -> tf.data.Dataset:

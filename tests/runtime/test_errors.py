@@ -114,6 +114,48 @@ def test_nan_in_a_list():
     assert add([1.0, 2.0]) == 3.0
 
 
+ROWS = collections.OrderedDict(
+  y=tff.TensorType(np.int32, (None,)), x=tff.TensorType(np.float32, (None,))
+)
+
+
+@tff.tensorflow.computation(tff.SequenceType(ROWS))
+def _total(rows):
+  return rows.reduce(0.0, lambda total, row: total + tf.reduce_sum(row['x']))
+
+
+@tff.federated_computation(tff.FederatedType(tff.SequenceType(ROWS), tff.CLIENTS))
+def total_of_sequences(clients):
+  return tff.federated_sum(tff.federated_map(_total, clients))
+
+
+@pytest.mark.parametrize('wrong', [np.nan, np.inf])
+@pytest.mark.parametrize('as_dataset', [True, False])
+def test_nan_in_a_sequence(as_dataset, wrong):
+  def client(*x):
+    batches = [collections.OrderedDict(y=np.arange(2, dtype=np.int32), x=np.float32(x))] * 2
+    if not as_dataset:
+      return batches
+    spec = collections.OrderedDict(y=tf.TensorSpec([None], tf.int32), x=tf.TensorSpec([None]))
+    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+
+  with runtime.XlaContext():
+    with pytest.raises(ValueError, match=r'^x: client 1 has NaN or infinite values\.$'):
+      total_of_sequences([client(1.0, 2.0), client(3.0, wrong)])
+    assert total_of_sequences([client(1.0, 2.0), client(3.0, 4.0)]) == 20.0
+
+
+def test_nan_in_a_list_that_is_interpreted():
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def add(values):
+    return tff.federated_sum(values)
+
+  with runtime.XlaContext(compiled=False):
+    with pytest.raises(ValueError, match='value: client 1 has NaN'):
+      add([1.0, np.nan])
+    assert add([1.0, 2.0]) == 3.0
+
+
 def test_an_op_that_xla_does_not_have():
   @tff.tensorflow.computation(np.float32)
   def through_text(x):

@@ -143,6 +143,27 @@ def test_nobody():
     example.assert_same(results[0], other)
 
 
+@tff.tensorflow.computation(np.float32)
+def root(x):
+  return tf.sqrt(x)
+
+
+@tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+def extremes_of_roots(values):
+  roots = tff.federated_map(root, values)
+  return tff.federated_min(roots), tff.federated_max(roots)
+
+
+@pytest.mark.parametrize('values', [[-1.0], [-1.0, 1.0, 4.0], [1.0, 4.0, -1.0, 9.0, 0.0]])
+def test_extremes_are_nan_if_a_clients_value_is(native, values):
+  with native.context:
+    assert np.isnan(extremes_of_roots(values)).all()
+  for options in [*CONTEXTS.values(), dict(devices='cpu,cpu')]:
+    with runtime.XlaContext(**options):
+      assert np.isnan(extremes_of_roots(values)).all()
+      assert list(extremes_of_roots([4.0, 0.0, 1.0])) == [0.0, 2.0]
+
+
 KEYS = tff.TensorType(np.int32, (2,))
 
 

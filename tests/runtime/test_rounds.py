@@ -154,6 +154,31 @@ def test_a_fold_in_a_sweep(block):
   np.testing.assert_allclose(folded, expected)
 
 
+@tff.tensorflow.computation(collections.OrderedDict(x=np.float32))
+def _root(d):
+  return tf.sqrt(d['x'])
+
+
+@tff.federated_computation(
+  tff.FederatedType(np.float32, tff.SERVER),
+  tff.FederatedType(collections.OrderedDict(), tff.CLIENTS),
+  tff.FederatedType(collections.OrderedDict(x=np.float32), tff.CLIENTS),
+)
+def extremes_round(server, client, data):
+  roots = tff.federated_map(_root, data)
+  return server, client, tff.federated_zip((tff.federated_min(roots), tff.federated_max(roots)))
+
+
+@pytest.mark.parametrize('block', [1, 3])
+def test_extremes_in_a_sweep_are_nan_where_a_clients_value_is(block):
+  with runtime.create('xla', clients_per_block=block) as xla:
+    data = xla.place({'x': np.array([4.0, -1.0, 1.0, 0.0], np.float32)})
+    rows = [np.array(c) + 4 * s for s, c in enumerate([[0, 3, 2], [2, 1, 0], [1]])]
+    _, (smallest, largest) = xla.round(extremes_round, np.zeros(3), None, data, rows, settings=3)
+  np.testing.assert_array_equal(smallest, [0.0, np.nan, np.nan])
+  np.testing.assert_array_equal(largest, [2.0, np.nan, np.nan])
+
+
 def test_a_sweep_too_large_for_the_memory_is_split(monkeypatch):
   results = []
   for scarce in (False, True):
