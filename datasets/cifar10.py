@@ -15,6 +15,7 @@ import os
 import pickle
 import re
 import tarfile
+from typing import Any
 
 import numpy as np
 
@@ -141,7 +142,11 @@ def _federate(
 
 
 def read_batches(path: str | os.PathLike) -> tuple[_Images, _Images]:
-  """Training and test images of CIFAR-10's own archive of Python batches."""
+  """Training and test images of CIFAR-10's own archive of Python batches.
+
+  Raises:
+    ValueError: it is another archive.
+  """
   parts: dict[str, _Images] = {}
   try:
     # Read inside the archive; nothing is unpacked to disk.
@@ -150,18 +155,38 @@ def read_batches(path: str | os.PathLike) -> tuple[_Images, _Images]:
         name = os.path.basename(member.name)
         stream = archive.extractfile(member)
         if stream is not None and (name.startswith('data_batch_') or name == 'test_batch'):
-          # Only an archive with the known SHA-256 comes this far, so its pickles
-          # are the ones its authors made.
-          batch = pickle.load(stream, encoding='bytes')
+          batch = _ArraysOnly(stream, encoding='bytes').load()
           x = batch[b'data'].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
           parts[name] = x, np.asarray(batch[b'labels'], np.int32)
-  except (tarfile.TarError, EOFError, OSError, pickle.UnpicklingError, KeyError) as error:
+  except (
+    tarfile.TarError,
+    EOFError,
+    OSError,
+    pickle.UnpicklingError,
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+  ) as error:
     raise ValueError(f"{path} is not CIFAR-10's archive of Python batches: {error}.") from error
   names = sorted(name for name in parts if name != 'test_batch')
   if not names or 'test_batch' not in parts:
     raise ValueError(f'{path} lacks data_batch_* or test_batch.')
   train = tuple(np.concatenate([parts[name][k] for name in names]) for k in (0, 1))
   return train, parts['test_batch']
+
+
+class _ArraysOnly(pickle.Unpickler):
+  """Reads pickles of plain values and NumPy arrays; nothing else that they name is looked up."""
+
+  _KNOWN = frozenset(
+    {('numpy.core.multiarray', '_reconstruct'), ('numpy', 'ndarray'), ('numpy', 'dtype')}
+  )
+
+  def find_class(self, module: str, name: str) -> Any:
+    if (module, name) not in self._KNOWN:
+      raise pickle.UnpicklingError(f'it names {module}.{name}, which is no data')
+    return super().find_class(module, name)
 
 
 def read_jpegs(path: str | os.PathLike) -> tuple[_Images, _Images]:

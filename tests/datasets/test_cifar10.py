@@ -35,7 +35,7 @@ def batches_dir(tmp_path, monkeypatch):
     for name, (images, labels) in batches.items():
       data = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
       content = {b'data': data, b'labels': labels.tolist()}
-      _add(archive, f'cifar-10-batches-py/{name}', pickle.dumps(content, protocol=2))
+      _add(archive, f'cifar-10-batches-py/{name}', pickle.dumps(content, protocol=3))
     _add(archive, 'cifar-10-batches-py/readme.html', b'')
   monkeypatch.setattr(cifar10, 'FILE', files.DataFile(name='c.tar.gz'))
   return tmp_path
@@ -109,3 +109,51 @@ def test_wrong_archives(tmp_path):
   for name in ('a', 'b'):
     with pytest.raises(ValueError, match=str(tmp_path / name)):
       cifar10.read_batches(tmp_path / name)
+
+
+def test_pickles_of_python_2_are_read(tmp_path):
+  """As in the public archive: by Python 2's cPickle, text and all."""
+  pixels = np.arange(3072) % 251
+  batch = (
+    b'\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04'
+    b'K\x00\x85U\x01b\x87Rq\x05(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07'
+    b'(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T\x00\x0c\x00\x00'
+    + pixels.astype(np.uint8).tobytes()
+    + b'tbU\x06labelsq\x08]q\x09K\x07aU\x0bbatch_labelU\x01xu.'
+  )
+  with tarfile.open(tmp_path / 'a', 'w') as archive:
+    for name in ('data_batch_1', 'test_batch'):
+      _add(archive, name, batch)
+  (x, y), _ = cifar10.read_batches(tmp_path / 'a')
+  np.testing.assert_array_equal(x[0].transpose(2, 0, 1).ravel(), pixels)
+  np.testing.assert_array_equal(y, [7])
+
+
+class _Exploit:
+  def __reduce__(self):
+    return open, ('exploited', 'w')
+
+
+@pytest.mark.parametrize(
+  'content',
+  [
+    _Exploit(),
+    {b'data': _Exploit(), b'labels': [0]},
+    {b'data': np.array([_Exploit()]), b'labels': [0]},
+    {b'data': np.zeros([1, 3072], np.uint8), b'labels': np.array(_Exploit(), object)},
+    pickle.Unpickler,
+    {b'data': [1]},
+    {b'data': np.zeros([2, 7], np.uint8), b'labels': [0, 1]},
+    3,
+  ],
+)
+@pytest.mark.parametrize('protocol', [0, 2, 4])
+def test_a_pickle_of_anything_but_arrays_is_refused(tmp_path, monkeypatch, content, protocol):
+  """Before anything in it is called, whatever the archive's checksum."""
+  monkeypatch.chdir(tmp_path)
+  with tarfile.open(tmp_path / 'evil', 'w') as archive:
+    for name in ('data_batch_1', 'test_batch'):
+      _add(archive, name, pickle.dumps(content, protocol=protocol))
+  with pytest.raises(ValueError, match="evil is not CIFAR-10's archive"):
+    cifar10.read_batches(tmp_path / 'evil')
+  assert not (tmp_path / 'exploited').exists()
