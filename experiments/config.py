@@ -103,6 +103,14 @@ class ExperimentConfig:
   client_learning_rate: float = setting_field(
     float, 0.1, "Learning rate of the clients' SGD.", Group.TRAINING, above=0.0
   )
+  client_learning_rate_decay: float = setting_field(
+    float,
+    1.0,
+    'Factor on --client_learning_rate from each round to the next.',
+    Group.TRAINING,
+    above=0.0,
+    maximum=1.0,
+  )
   server_learning_rate: float = setting_field(
     float, 1.0, "Factor on the mean of the clients' updates.", Group.TRAINING, above=0.0
   )

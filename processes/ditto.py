@@ -75,6 +75,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     init_client=personalize.init,
     hyperparameters={
       'client_learning_rate': 0.1,
+      'client_learning_rate_decay': 1.0,
       'personal_learning_rate': spec.hyperparameters.get('client_learning_rate', 0.1),
       'server_learning_rate': 1.0,
       'ditto_lambda': 0.1,

@@ -53,6 +53,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     init_server=mean_update.init,
     hyperparameters={
       'client_learning_rate': 0.1,
+      'client_learning_rate_decay': 1.0,
       'server_learning_rate': 1.0,
       **({'clipping_norm': 1.0} if spec.plan.unit == 'example' else {}),
       **mean_update.hyperparameters,

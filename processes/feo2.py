@@ -98,6 +98,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     init_client=personalize.init if personal else None,
     hyperparameters={
       'client_learning_rate': 0.1,
+      'client_learning_rate_decay': 1.0,
       'server_learning_rate': 1.0,
       'ratio': 1.0,
       **(

@@ -291,7 +291,8 @@ class LocalTrainer:
       client: the client state; holds the silo's privacy parameters at example level.
       data: the client's data.
       regularizer_gradient: see `sgd` and `dp_sgd`.
-      learning_rate: float32 scalar; the hyper-parameter `client_learning_rate` if None.
+      learning_rate: float32 scalar; if None the hyper-parameter `client_learning_rate`, times
+        `client_learning_rate_decay` for every round before this one where a method has it.
       batch_stream: stream of the batches, another one for a second model's passes.
       noise_stream: stream of the noise, likewise.
     """
@@ -299,6 +300,9 @@ class LocalTrainer:
     hyper = server['hyperparameters']
     if learning_rate is None:
       learning_rate = hyper['client_learning_rate']
+      if 'client_learning_rate_decay' in hyper:
+        rounds = tf.cast(server['round'], tf.float32)
+        learning_rate *= tf.pow(hyper['client_learning_rate_decay'], rounds)
     where = (server['round'], data['client_id'])
     batch_key = random_streams.key(server['seed'], batch_stream, *where)
     if not self._private:

@@ -63,7 +63,7 @@ METHODS: Mapping[str, MethodEntry] = {
       summary='federated averaging; with --privacy=client DP-FedAvg',
       citation='McMahan et al., AISTATS 2017; Andrew et al., NeurIPS 2021',
       privacy_units=('none', 'client', 'example'),
-      flags=_MEAN_FLAGS,
+      flags=('client_learning_rate_decay', *_MEAN_FLAGS),
     ),
     MethodEntry(
       name='local',
@@ -131,7 +131,13 @@ METHODS: Mapping[str, MethodEntry] = {
       summary='a global model and personal ones held close to it',
       citation='Li et al., ICML 2021',
       privacy_units=('none', 'client', 'example'),
-      flags=(*_MEAN_FLAGS, 'ditto_lambda', 'personal_learning_rate', 'regularizer_inside_clip'),
+      flags=(
+        'client_learning_rate_decay',
+        *_MEAN_FLAGS,
+        'ditto_lambda',
+        'personal_learning_rate',
+        'regularizer_inside_clip',
+      ),
       personal=True,
       passes=2,
       privacy_notes=(_STAYS_ON_THE_CLIENT,),
@@ -142,6 +148,7 @@ METHODS: Mapping[str, MethodEntry] = {
       citation='Aldaghri, Mahdavifar and Beirami, 2021',
       privacy_units=('client',),
       flags=(
+        'client_learning_rate_decay',
         'server_learning_rate',
         'opt_out_fraction',
         'ratio',

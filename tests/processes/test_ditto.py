@@ -60,9 +60,10 @@ def _run(native, method, cohorts=COHORTS, data=DATA, **kwargs):
 
 
 def test_equals_ditto_in_numpy(native):
-  eta, eta_p, ditto_lambda = 0.2, 0.1, 0.6
+  eta, decay, eta_p, ditto_lambda = 0.2, 0.8, 0.1, 0.6
   values = {
     'client_learning_rate': eta,
+    'client_learning_rate_decay': decay,
     'personal_learning_rate': eta_p,
     'ditto_lambda': ditto_lambda,
   }
@@ -78,6 +79,7 @@ def test_equals_ditto_in_numpy(native):
       personal[k] = own
       updates.append(local - w)
     w = w + np.mean(updates, axis=0)
+    eta *= decay
   np.testing.assert_allclose(simulation.weights, w, atol=2e-6)
   models = small.flat(simulation.clients['model'])
   np.testing.assert_allclose(models, [personal[k] for k in range(small.CLIENTS)], atol=2e-6)

@@ -68,10 +68,11 @@ def _run(native, method, cohorts=COHORTS, data=DATA, **kwargs):
 @pytest.mark.parametrize('adaptive', [False, True])
 def test_equals_algorithm_1_in_numpy(native, adaptive):
   """No noise, whole-client batches, two epochs; every line of the algorithm."""
-  eta, eta_p, r, lambda_p, lambda_np = 0.2, 0.1, 0.3, 0.7, 0.2
+  eta, decay, eta_p, r, lambda_p, lambda_np = 0.2, 0.8, 0.1, 0.3, 0.7, 0.2
   method = _method(adaptive)
   hyperparameters = {
     'client_learning_rate': eta,
+    'client_learning_rate_decay': decay,
     'personal_learning_rate': eta_p,
     'ratio': r,
     'ditto_lambda_private': lambda_p,
@@ -113,6 +114,7 @@ def test_equals_algorithm_1_in_numpy(native, adaptive):
       # The counts are shifted by 1/2, so that a client's share is at most 1/2.
       fraction = (unclipped - 0.5 * len(cohort)) / expected_clients + 0.5
       norm *= math.exp(-0.4 * (np.clip(fraction, 0.0, 1.0) - 0.6))
+    eta *= decay
   np.testing.assert_allclose(simulation.weights, theta, atol=2e-6)
   models = small.flat(simulation.clients['model'])
   for j, own in personal.items():
