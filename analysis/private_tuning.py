@@ -22,6 +22,7 @@ import numpy as np
 from scipy import optimize
 
 from analysis import mean_estimation
+from analysis.figures import Figure, Panel
 from analysis.mean_estimation import MeanEstimation
 from privacy import accounting
 from privacy.tuning import PrivateTuning
@@ -185,3 +186,34 @@ def tuning_cost(
       for tuning in tunings
     ),
   )
+
+
+def figure() -> Figure:
+  """Figure 7: error against lambda in the three cases, at the same cost of privacy.
+
+  Its numbers are the private errors: of the end points, of MR-MTL with the best lambda
+  given, and of MR-MTL with the cheapest tuning (eta = -0.5) if that always found it.
+  """
+  panels, numbers = [], {}
+  for name, deviation in PANELS.items():
+    cost = tuning_cost(centre_deviation=deviation)
+    lambdas, problem = cost.lambdas, cost.private.problem
+    ones = np.ones_like(lambdas)
+    curves = {
+      'not private': cost.non_private.simulated,
+      'private, not tuned': cost.private.simulated,
+      **{f'tuned, η = {c.tuning.shape:g}': c.simulated for c in cost.tuned if c.tuning},
+      'local, not tuned': problem.local_error * ones,
+      'FedAvg, not tuned': problem.fedavg_error * ones,
+    }
+    panels.append(
+      Panel(
+        title=f'({name}) τ = {deviation:g}', x_label='λ', log_x=True,
+        curves={label: (lambdas, values) for label, values in curves.items()},
+      )
+    )  # fmt: skip
+    numbers[f'({name}) FedAvg'] = problem.fedavg_error
+    numbers[f'({name}) local training'] = problem.local_error
+    numbers[f'({name}) MR-MTL with lambda given'] = problem.optimal_error
+    numbers[f'({name}) MR-MTL tuned'] = cost.tuned[0].problem.optimal_error
+  return Figure(panels=tuple(panels), y_label='mean squared error', log_y=True, numbers=numbers)

@@ -1,246 +1,38 @@
-"""Recipes: the papers' tables and figures as commands.
+"""Makes the papers' tables and figures again.
 
   python -m experiments.reproduce --list            what there is, and whether its data is here
   python -m experiments.reproduce NAME [--flag=...] runs, compares, draws, and gives a verdict
 
-A recipe is `recipes/NAME.flags`, what all its runs have in common, with
-`recipes/NAME.expected.json`: where the numbers stand in the paper, the sweeps (`parts`)
-that they come from, and each number with its tolerance. Importing this module does not
-import TensorFlow.
+Any flag of an experiment takes the place of the recipe's; --output_dir, --workers=N and
+--page_dir (a folder which gets the result's page with its pictures, besides the results)
+say where and how. The same command again continues. See `recipes`. Importing this module
+does not import TensorFlow.
 """
 
 import dataclasses
 import json
 import math
 import pathlib
-import shlex
 import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+import matplotlib
 import pandas as pd
-from absl import flags, logging
+from absl import logging
 
-from experiments import files, sweep_flags, sweep_table
-from experiments import flags as experiment_flags
-from experiments.config import settings
+from experiments import figures, files, recipe_page, recipes, sweep_flags, sweep_table
+from experiments.config import Group, settings
 from experiments.metrics import EVERYONE
 from experiments.progress import show, show_seconds
-from experiments.settings import Group
-from experiments.sweep_grid import Grid
+from experiments.recipes import Recipe
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / 'recipes'
+_COLUMNS = (
+  'what', 'expected', 'ours', 'deviation', 'seeds', 'difference', 'tolerance', 'met', 'setting',
+)  # fmt: skip
 RESULTS = pathlib.Path('results/recipes')
 EXIT_OFF, EXIT_ERROR = 1, 2
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Recipe:
-  """One table or figure.
-
-  Attributes:
-    name: of its files.
-    title: one line.
-    paper: which paper.
-    source: where in it.
-    dataset_files: names of the data files that it needs; none if nothing is downloaded.
-    minutes: estimated time on two cores.
-    parts: flags of each sweep by its name, beside those of the flagfile.
-    values: the numbers to be met.
-    comparisons: what must be better than what.
-    notes: what a reader has to know, such as how open hyper-parameters were chosen.
-    tuned_on_test: whether the paper chose hyper-parameters on test data.
-  """
-
-  name: str
-  title: str
-  paper: str = ''
-  source: str = ''
-  dataset_files: tuple[str, ...] = ()
-  minutes: float = 0.0
-  parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-  values: tuple['Value', ...] = ()
-  comparisons: tuple['Comparison', ...] = ()
-  notes: tuple[str, ...] = ()
-  tuned_on_test: bool = False
-
-  @property
-  def flagfile(self) -> pathlib.Path:
-    """What all its runs have in common."""
-    return FOLDER / f'{self.name}.flags'
-
-  def grid(self, part: str, extra: Sequence[str] = ()) -> Grid:
-    """The sweep of one part.
-
-    Raises:
-      ValueError: a flag that is none.
-    """
-    values = flags.FlagValues()
-    experiment_flags.define(values)
-    sweep_flags.define(values)
-    arguments = [self.name, f'--flagfile={self.flagfile}', *self.parts[part], *extra]
-    try:
-      rest = values(arguments)[1:]
-    except flags.Error as error:
-      raise ValueError(f'recipe {self.name}, part {part}: {error}') from error
-    if rest:
-      raise ValueError(f'recipe {self.name}: {rest[0]!r} is no flag.')
-    given = {n: values[n].value for n in settings() if not values[n].using_default_value}
-    return Grid.parse(given, values['sweep'].value, values['seeds'].value)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Selector:
-  """A number of a recipe's runs: the mean over seeds of one metric of one setting.
-
-  Attributes:
-    part: the sweep.
-    where: settings by name; those not named may have any value.
-    metric: name in the table, such as 'server_test_accuracy'.
-    group: of clients.
-    best: if several settings match, take the best of them.
-  """
-
-  part: str
-  metric: str
-  where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  group: str = EVERYONE
-  best: bool = False
-
-  def find(self, tables: Mapping[str, pd.DataFrame]) -> 'Found':
-    """Looks the number up.
-
-    Raises:
-      ValueError: no setting matches, or several.
-    """
-    frame = tables[self.part]
-    frame = frame[(frame['metric'] == self.metric) & (frame['group'] == self.group)]
-    for name, value in self.where.items():
-      if name in frame:  # a setting that all runs share is no column
-        # JSON has no infinity: it is written 'inf'.
-        frame = frame[frame[name] == (float(value) if value == 'inf' else value)]
-    scores = frame.groupby('setting', sort=False)['value'].agg(
-      mean='mean', std=lambda v: v.std(ddof=0), seeds='size'
-    )
-    if len(scores) > 1 and self.best:
-      high = sweep_table.is_better_high(self.metric)
-      scores = scores.loc[[scores['mean'].idxmax() if high else scores['mean'].idxmin()]]
-    if len(scores) != 1:
-      raise ValueError(
-        f'{len(scores)} settings of part {self.part} match {dict(self.where)} with {self.metric} '
-        f'of {self.group}, not one.'
-      )
-    row = scores.iloc[0]
-    return Found(
-      setting=str(scores.index[0]), mean=float(row['mean']), std=float(row['std']),
-      seeds=int(row['seeds']),
-    )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
-  """A number of the runs: its mean and deviation over the seeds, and whose it is."""
-
-  setting: str
-  mean: float
-  std: float
-  seeds: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Value:
-  """A number of the paper.
-
-  Attributes:
-    what: in words.
-    selector: the same number in our runs.
-    expected: the paper's value, in our unit (fractions, not percent).
-    tolerance: largest difference that is still met.
-  """
-
-  what: str
-  selector: Selector
-  expected: float
-  tolerance: float
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
-  """A message of the paper: `better` is better than `worse` by at least `margin`."""
-
-  what: str
-  better: Selector
-  worse: Selector
-  margin: float = 0.0
-
-
-def read(name: str) -> Recipe:
-  """Reads a recipe.
-
-  Raises:
-    ValueError: there is none of that name, or it cannot be read.
-  """
-  path = FOLDER / f'{name}.expected.json'
-  if not path.exists():
-    known = ', '.join(recipe.name for recipe in read_all()) or 'none'
-    raise ValueError(f'RECIPE={name} is no recipe; there are {known}.')
-  try:
-    raw = json.loads(path.read_text())
-    return Recipe(
-      name=name,
-      parts={part: tuple(shlex.split(text)) for part, text in raw.pop('parts').items()},
-      values=tuple(Value(selector=Selector(**v.pop('find')), **v) for v in raw.pop('values', ())),
-      comparisons=tuple(
-        Comparison(better=Selector(**c.pop('better')), worse=Selector(**c.pop('worse')), **c)
-        for c in raw.pop('comparisons', ())
-      ),
-      dataset_files=tuple(raw.pop('dataset_files', ())),
-      notes=tuple(raw.pop('notes', ())),
-      **raw,
-    )
-  except (ValueError, TypeError, KeyError, AttributeError) as error:
-    raise ValueError(f'{path} is no recipe that can be read: {error}') from error
-
-
-def read_all() -> list[Recipe]:
-  """All recipes, by name."""
-  return [
-    read(p.name.removesuffix('.expected.json')) for p in sorted(FOLDER.glob('*.expected.json'))
-  ]
-
-
-def missing_data(recipe: Recipe, data_dir: str | None) -> list[str]:
-  """Names of the data files that are not on this machine."""
-  from datasets import files as data_files
-
-  return [
-    name for name in recipe.dataset_files
-    if data_files.find(data_files.DataFile(name=name), data_dir) is None
-  ]  # fmt: skip
-
-
-def listing(recipes: Sequence[Recipe], data_dir: str | None = None) -> str:
-  """What there is: one recipe a line, and whether its data is here."""
-  rows = [('recipe', 'time', 'numbers', 'data', 'what')]
-  for recipe in recipes:
-    missing = missing_data(recipe, data_dir)
-    data = ', '.join(recipe.dataset_files) or 'in the packages'
-    rows.append(
-      (
-        recipe.name,
-        show_seconds(60 * recipe.minutes),
-        str(len(recipe.values) + len(recipe.comparisons)),
-        f'{data} (not here)' if missing else data,
-        recipe.title,
-      )
-    )
-  widths = [max(len(row[i]) for row in rows) for i in range(4)]
-  return '\n'.join(
-    '  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) + '  ' + row[4]
-    for row in rows
-  )
 
 
 def run(
@@ -276,12 +68,32 @@ def _with_settings(table: pd.DataFrame) -> pd.DataFrame:
   return table.assign(setting=table['run'].str.replace(r',?seed=\d+$', '', regex=True))
 
 
+def analyse(recipe: Recipe, drawings: pathlib.Path) -> dict[str, pd.DataFrame]:
+  """Computes and draws a figure of a paper's theory.
+
+  Args:
+    recipe: one with an `analysis`.
+    drawings: folder of figure.png, figure.svg and figure.csv.
+
+  Returns:
+    The table of its numbers, as `run` gives one.
+  """
+  figure = recipe.analyse()
+  drawings.mkdir(parents=True, exist_ok=True)
+  with matplotlib.rc_context(figures.STYLE):
+    figures.save(figure.draw(), drawings / 'figure')
+  with files.writing_atomically(drawings / 'figure.csv') as temporary:
+    figure.table().to_csv(temporary, index=False)
+  numbers = pd.DataFrame({'metric': list(figure.numbers), 'value': list(figure.numbers.values())})
+  return {'analysis': numbers.assign(group=EVERYONE, setting='')}
+
+
 def compare(recipe: Recipe, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
   """A verdict for each number.
 
   Returns:
-    The columns what, expected (paper), ours, deviation (over seeds), seeds, difference,
-    tolerance, met, setting.
+    A row each, with the paper's number as `expected` (NaN for a comparison), our mean over
+    the seeds and its deviation.
   """
   rows = []
   for value in recipe.values:
@@ -318,13 +130,13 @@ def compare(recipe: Recipe, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         f'{worse.setting or comparison.worse.part}',
       }
     )
-  return pd.DataFrame(rows)
+  return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
 def verdict_lines(verdict: pd.DataFrame) -> list[str]:
   """The verdicts to read, one a line."""
   lines = []
-  width = max(len(what) for what in verdict['what'])
+  width = max((len(what) for what in verdict['what']), default=0)
   for row in sweep_table.records(verdict):
     start = f'{"met" if row["met"] else "OFF"}  {row["what"].ljust(width)}  '
     if math.isnan(row['expected']):
@@ -342,57 +154,93 @@ def reproduce(
   *,
   output: pathlib.Path | None = None,
   extra: Sequence[str] = (),
+  neutral: Sequence[str] = (),
   workers: int = 1,
+  page_dir: pathlib.Path | None = None,
 ) -> bool:
   """Runs a recipe, compares, draws, and prints the verdicts.
 
   With flags of the user's own the numbers are compared all the same, and said to be of
   other settings.
 
+  Args:
+    recipe: which.
+    output: its folder; by default one under results/recipes.
+    extra: flags which take the place of the recipe's.
+    neutral: flags which do not change the numbers.
+    workers: see `sweep.run`.
+    page_dir: a further folder for the result's page.
+
   Returns:
     Whether every number was met.
   """
-  from experiments import report
-
+  if recipe.analysis and extra:
+    raise ValueError(f'{extra[0]}: {recipe.name} is computed, not run; it takes no such flags.')
   output = output or RESULTS / (recipe.name if not extra else f'{recipe.name}-changed')
-  start = time.monotonic()
-  tables = run(recipe, output=output, extra=extra, workers=workers)
-  seconds = time.monotonic() - start
+  drawings = output / 'report'
+  clock = _Clock(output / 'time.json')
+  try:
+    if recipe.analysis:
+      tables = analyse(recipe, drawings)
+    else:
+      tables = run(recipe, output=output, extra=[*neutral, *extra], workers=workers)
+  finally:
+    clock.stop()
   verdict = compare(recipe, tables)
   with files.writing_atomically(output / 'verdict.csv') as temporary:
     verdict.to_csv(temporary, index=False)
-  changed = f' With {" ".join(extra)}: these are not the settings of the recipe.' if extra else ''
+  changed = f'With {" ".join(extra)}: these are not the settings of the recipe.' if extra else ''
+  command = f'make reproduce RECIPE={recipe.name}'
+  command += f" ARGS='{' '.join(extra)}'" if extra else ''
   files.write_json(
     output / 'verdict.json',
     {
       'recipe': recipe.name,
       'paper': recipe.paper,
       'source': recipe.source,
-      'command': f'make reproduce RECIPE={recipe.name}',
-      'extra_flags': list(extra),
-      'seconds': seconds,
+      'command': command,
+      'seconds': clock.seconds,
       'met': bool(verdict['met'].all()),
       'numbers': json.loads(verdict.to_json(orient='records')),
     },
   )
-  page = report.write(
-    [output / part for part in recipe.parts], output / 'report',
-    title=f'{recipe.title} ({recipe.paper}, {recipe.source}).{changed}', verdict=verdict,
-    notes=_notes(recipe),
-  )  # fmt: skip
-  print(f'\n{recipe.title}\n{recipe.paper}, {recipe.source}.{changed}\n')
+  runs: list[pathlib.Path] = []
+  if recipe.parts:
+    from experiments import report, report_data
+
+    folders = [output / part for part in recipe.parts]
+    runs = [path for folder in folders for path in report_data.find_runs(folder)]
+    report.write(
+      folders, drawings, title=f'{recipe.title} ({recipe.paper}, {recipe.source}). {changed}',
+      verdict=verdict, notes=recipe.all_notes,
+    )  # fmt: skip
+  for folder in filter(None, (page_dir, output)):
+    page = recipe_page.write(
+      folder, recipe, verdict, command=command, seconds=clock.seconds, runs=runs,
+      drawings=drawings, changed=changed,
+    )  # fmt: skip
+  print(f'\n{recipe.title}\n{recipe.paper}, {recipe.source}. {changed}\n')
   print('\n'.join(verdict_lines(verdict)))
-  for note in _notes(recipe):
+  for note in recipe.all_notes:
     print(textwrap.fill(note, 96, initial_indent='- ', subsequent_indent='  '))
-  print(f'\n{int(verdict["met"].sum())} of {len(verdict)} met, {show_seconds(seconds)}. {page}')
-  return bool(verdict['met'].all())
+  met = int(verdict['met'].sum())
+  print(f'\n{met} of {len(verdict)} met, {show_seconds(clock.seconds)}. {page}, {drawings}')
+  return met == len(verdict)
 
 
-def _notes(recipe: Recipe) -> list[str]:
-  notes = list(recipe.notes)
-  if recipe.tuned_on_test:
-    notes.append('The paper chose hyper-parameters on test data, and so does this recipe.')
-  return notes
+class _Clock:
+  """The seconds that a recipe took, over all the times that it was continued."""
+
+  def __init__(self, path: pathlib.Path):
+    self._path = path
+    self._start = time.monotonic()
+    self.seconds = json.loads(path.read_text())['seconds'] if path.exists() else 0.0
+
+  def stop(self) -> None:
+    """Keeps the seconds since the start."""
+    self.seconds += time.monotonic() - self._start
+    if self._path.parent.exists():  # else it came to nothing
+      files.write_json(self._path, {'seconds': self.seconds})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -409,18 +257,19 @@ def main(argv: Sequence[str]) -> int:
     return 0 if arguments else EXIT_ERROR
   try:
     if arguments[0] == '--list':
-      data_dir = next((a.partition('=')[2] for a in arguments if a.startswith('--data_dir=')), None)
-      print(listing(read_all(), data_dir))
+      own = _Arguments.of(arguments[1:])
+      every = recipes.read_all()
+      print(recipes.listing(every, own.data_dir))
+      print('\n'.join(recipes.coverage_lines(every)))
       return 0
-    recipe, own = read(arguments[0]), _Arguments.of(arguments[1:])
-    missing = missing_data(recipe, own.data_dir)
+    recipe, own = recipes.read(arguments[0]), _Arguments.of(arguments[1:])
+    missing = recipes.missing_data(recipe, own.data_dir)
     if missing:
       logging.warning('%s is not here and will be fetched if it can be', ', '.join(missing))
     logging.set_verbosity(logging.INFO)
-    parts = {part: (*flags_, *own.neutral) for part, flags_ in recipe.parts.items()}
     met = reproduce(
-      dataclasses.replace(recipe, parts=parts), output=own.output, extra=own.changing,
-      workers=own.workers,
+      recipe, output=own.output, extra=own.changing, neutral=own.neutral, workers=own.workers,
+      page_dir=own.page_dir,
     )  # fmt: skip
     return 0 if met else EXIT_OFF
   except (ValueError, OSError, MemoryError) as error:
@@ -439,6 +288,7 @@ class _Arguments:
     neutral: flags that say where things are or run; the numbers stay comparable.
     changing: flags which take the place of the recipe's.
     output: the recipe's folder.
+    page_dir: a further folder for the result's page.
     workers: see `sweep.run`.
     data_dir: where data files are looked for.
   """
@@ -446,6 +296,7 @@ class _Arguments:
   neutral: list[str] = dataclasses.field(default_factory=list)
   changing: list[str] = dataclasses.field(default_factory=list)
   output: pathlib.Path | None = None
+  page_dir: pathlib.Path | None = None
   workers: int = 1
   data_dir: str | None = None
 
@@ -459,6 +310,8 @@ class _Arguments:
         raise ValueError(f'{argument!r} is no flag; flags have the form --name=value.')
       if name == 'output_dir':
         own.output = pathlib.Path(value)
+      elif name == 'page_dir':
+        own.page_dir = pathlib.Path(value)
       elif name == 'workers':
         if not value.isdecimal() or int(value) < 1:
           raise ValueError(f'--workers={value} must be at least 1.')

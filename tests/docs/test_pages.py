@@ -11,7 +11,7 @@ from tests.docs import markdown
 
 _PAGES = [str(page.relative_to(markdown.ROOT)) for page in markdown.pages()]
 _SWEEP = ('sweep', 'seeds', 'workers', 'select_on')
-_OTHERS = ('extra', 'flagfile', 'help', 'helpfull', 'verbosity')  # of absl and uv
+_OTHERS = ('extra', 'flagfile', 'help', 'helpfull', 'page_dir', 'verbosity')  # absl, uv, recipes
 
 
 @pytest.mark.parametrize('page', _PAGES)

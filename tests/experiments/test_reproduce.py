@@ -1,21 +1,64 @@
 """Recipes: they can be read, their numbers can be found, and verdicts are right."""
 
 import json
+import re
 
 import pandas as pd
 import pytest
 
-from experiments import reproduce
-from experiments.reproduce import Comparison, Recipe, Selector, Value
+from experiments import recipes, reproduce
+from experiments.recipes import Comparison, Recipe, Selector, Value
 
-RECIPES = reproduce.read_all()
+RECIPES = recipes.read_all()
+PARTS = {'p': ()}
+# The tables and figures that the papers' captions number.
+NUMBERED = {
+  'Aldaghri': {*(f'Figure {i}' for i in range(1, 5)), *(f'Table {i}' for i in range(1, 8))},
+  'Bietti': {'Figure 1', 'Figure 2'},
+  'Liu': {
+    *(f'Figure {i}' for i in range(1, 8)), *(f'Figure A{i}' for i in range(1, 9)), 'Table A1',
+  },
+}  # fmt: skip
+
+
+def test_every_table_and_figure_has_a_recipe_or_a_reason():
+  papers = recipes.coverage(RECIPES)
+  assert {paper.partition(',')[0] for paper in papers} == NUMBERED.keys()
+  for paper, items in papers.items():
+    numbered = {re.match(r'(Table|Figure) A?\d', item)[0] for item in items}
+    assert numbered == NUMBERED[paper.partition(',')[0]]
+    assert all(items.values()), items
+  assert any('Figure 7' in line and 'silo_fig7' in line for line in recipes.coverage_lines(RECIPES))
 
 
 @pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.name)
-def test_every_recipe_is_whole(recipe):
+def test_every_recipe_belongs_to_a_table_or_figure(recipe):
+  known = recipes.read_papers()[recipe.paper].keys()
+  assert recipe.items and (recipe.items <= known or recipe.source.startswith('after'))
+
+
+@pytest.mark.parametrize('recipe', RECIPES, ids=lambda recipe: recipe.name)
+def test_every_recipe_says_what_it_is(recipe):
+  assert recipe.paper and recipe.source and recipe.minutes
+  assert recipe.values or recipe.comparisons
+
+
+@pytest.mark.parametrize('recipe', [r for r in RECIPES if r.analysis], ids=lambda r: r.name)
+def test_figures_of_theory_are_met(recipe, tmp_path, capsys):
+  assert reproduce.reproduce(recipe, output=tmp_path)
+  assert 'OFF' not in capsys.readouterr().out
+  page = (tmp_path / f'{recipe.name}.md').read_text()
+  assert f'make reproduce RECIPE={recipe.name}' in page
+  (picture,) = re.findall(r'!\[.*\]\((.*)\)', page)
+  assert (tmp_path / picture).stat().st_size > 10_000
+  assert len(pd.read_csv(tmp_path / 'report' / 'figure.csv')) > 100
+  with pytest.raises(ValueError, match='--rounds=3'):
+    reproduce.reproduce(recipe, output=tmp_path, extra=['--rounds=3'])
+
+
+@pytest.mark.parametrize('recipe', [r for r in RECIPES if r.parts], ids=lambda r: r.name)
+def test_every_number_can_be_found(recipe):
   runs = {part: recipe.grid(part).runs() for part in recipe.parts}
-  assert recipe.paper and recipe.source and recipe.minutes and (recipe.values or
-                                                                recipe.comparisons)  # fmt: skip
   selectors = [v.selector for v in recipe.values]
   selectors += [s for c in recipe.comparisons for s in (c.better, c.worse)]
   for selector in selectors:
@@ -27,19 +70,18 @@ def test_every_recipe_is_whole(recipe):
         settings.add(json.dumps(identity, sort_keys=True))
     assert settings, selector
     assert selector.best or len(settings) == 1, selector
-
-
-def test_there_are_recipes():
-  assert {'silo_school_reference', 'feo2_table4', 'feo2_table5'} <= {r.name for r in RECIPES}
+    if len(settings) > 1:  # somebody has to choose
+      on_validation = all(config.validation_fraction for config in runs[selector.part].values())
+      assert recipe.tuned_on_test or on_validation, selector
 
 
 def test_the_listing_says_whether_the_data_is_here(tmp_path, monkeypatch):
   monkeypatch.delenv('PFL_DATA_DIR', raising=False)
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  recipe = Recipe(name='a', title='A', dataset_files=('a.npz',), minutes=3)
-  assert 'a.npz (not here)' in reproduce.listing([recipe], str(tmp_path))
+  recipe = Recipe(name='a', title='A', parts=PARTS, dataset_files=('a.npz',), minutes=3)
+  assert 'a.npz (not here)' in recipes.listing([recipe], str(tmp_path))
   (tmp_path / 'a.npz').touch()
-  assert 'not here' not in reproduce.listing([recipe], str(tmp_path))
+  assert 'not here' not in recipes.listing([recipe], str(tmp_path))
 
 
 def table(*rows) -> pd.DataFrame:
@@ -64,11 +106,22 @@ def test_a_number_is_the_mean_over_seeds_of_one_setting():
   assert best.setting == 'mtl_lambda=1'
 
 
+def test_the_best_setting_is_chosen_on_validation_data_where_there_is_some():
+  judged = table(
+    ('mtl_lambda=1,seed=0', 1.0, 0, 'validation_mse', 0.9),
+    ('mtl_lambda=1,seed=1', 1.0, 1, 'validation_mse', 0.9),
+    ('mtl_lambda=2,seed=0', 2.0, 0, 'validation_mse', 0.1),
+  )
+  tables = {'p': pd.concat([TABLE, judged])}
+  best = Selector(part='p', metric='test_mse', best=True).find(tables)
+  assert best.setting == 'mtl_lambda=2' and best.mean == pytest.approx(0.6)
+
+
 def test_a_number_out_of_tolerance_is_off():
   one = Selector(part='p', metric='test_mse', where={'mtl_lambda': 1.0})
   two = Selector(part='p', metric='test_mse', where={'mtl_lambda': 2.0})
   recipe = Recipe(
-    name='a', title='A',
+    name='a', title='A', parts=PARTS,
     values=(Value(what='near', selector=one, expected=0.32, tolerance=0.03),
             Value(what='far', selector=one, expected=0.32, tolerance=0.01)),
     comparisons=(Comparison(what='order', better=one, worse=two),
@@ -96,7 +149,7 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones(capsys):
 
 @pytest.mark.slow
 def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(reproduce, 'FOLDER', tmp_path)
+  monkeypatch.setattr(recipes, 'FOLDER', tmp_path)
   (tmp_path / 'tiny.flags').write_text('--method=mr_mtl\n--dataset=exam\n--rounds=2\n')
   number = {'part': 'p', 'metric': 'test_mse', 'where': {'mtl_lambda': 1.0}}
   (tmp_path / 'tiny.expected.json').write_text(
@@ -109,7 +162,16 @@ def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
     )
   )  # fmt: skip
   output = tmp_path / 'out'
-  assert reproduce.main(['reproduce', 'tiny', f'--output_dir={output}']) == reproduce.EXIT_OFF
+  command = ['reproduce', 'tiny', f'--output_dir={output}', f'--page_dir={tmp_path / "pages"}']
+  assert reproduce.main(command) == reproduce.EXIT_OFF
   assert 'OFF  impossible' in capsys.readouterr().out
   assert json.loads((output / 'verdict.json').read_text())['met'] is False
   assert 'impossible' in (output / 'report' / 'report.html').read_text()
+  page = (output / 'tiny.md').read_text()
+  assert page == (tmp_path / 'pages' / 'tiny.md').read_text()
+  assert '| impossible | -1 |' in page and '**off**' in page and '0 of 1 met' in page
+  assert 'none, Table 0' in page and 'make reproduce RECIPE=tiny' in page and '2 runs' in page
+  assert (tmp_path / 'pages' / 'images' / 'tiny_lambda.png').exists()
+  before = json.loads((output / 'time.json').read_text())['seconds']
+  assert reproduce.main(command) == reproduce.EXIT_OFF  # nothing is left to run
+  assert json.loads((output / 'time.json').read_text())['seconds'] < 1.5 * before
