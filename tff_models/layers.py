@@ -6,6 +6,7 @@ patches times a matrix, and pooling a maximum of slices: both turn into batched
 matrix products and elementwise work, also for per-example gradients.
 """
 
+import functools
 import math
 
 import tensorflow as tf
@@ -30,15 +31,12 @@ def conv_init(key: tf.Tensor, size: int, inputs: int, outputs: int) -> tf.Tensor
   return glorot_uniform(key, [area * inputs, outputs], area * inputs, area * outputs)
 
 
-def conv2d(
-  x, weights, bias, *, size: int, stride: int = 1, padding: str = 'VALID', dtype=tf.float32
-):
-  """A convolution as patches times a matrix.
+def conv2d(x, weights, *, size: int, stride: int = 1, padding: str = 'VALID', dtype=tf.float32):
+  """A convolution as patches times a matrix, without a bias.
 
   Args:
     x: [B, H, W, C].
     weights: [size * size * C, F], rows ordered by (row, column, channel).
-    bias: [F].
     size: height and width of the filter.
     stride: step in both directions.
     padding: 'VALID' or 'SAME' (TensorFlow's meaning of both).
@@ -50,37 +48,38 @@ def conv2d(
   if padding == 'SAME':
     pads = [_same_padding(int(x.shape[axis]), size, stride) for axis in (1, 2)]
     x = tf.pad(x, [[0, 0], *pads, [0, 0]])
-  height, width, channels = (int(d) for d in x.shape[1:])
-  out_height = (height - size) // stride + 1
-  out_width = (width - size) // stride + 1
-  x = tf.cast(x, dtype)
-  shifted = [
-    x[
-      :,
-      i : i + (out_height - 1) * stride + 1 : stride,
-      j : j + (out_width - 1) * stride + 1 : stride,
-    ]
-    for i in range(size)
-    for j in range(size)
-  ]
-  patches = tf.reshape(tf.concat(shifted, axis=-1), [-1, size * size * channels])
-  product = tf.cast(tf.matmul(patches, tf.cast(weights, dtype)), tf.float32)
-  return tf.reshape(product + bias, [-1, out_height, out_width, weights.shape[-1]])
+  # Columns, then rows: two copies of few parts, and gradients that are sums of few.
+  patches = tf.cast(x, dtype)
+  for axis in (2, 1):
+    patches = tf.concat(_shifted(patches, axis, size, stride), axis=-1)
+  product = tf.matmul(tf.reshape(patches, [-1, patches.shape[-1]]), tf.cast(weights, dtype))
+  return tf.reshape(tf.cast(product, tf.float32), [-1, *patches.shape[1:3], weights.shape[-1]])
 
 
 def max_pool(x, *, size: int = 2, stride: int = 2):
-  """Maximum over windows, 'VALID' padding. x: [B, H, W, C]."""
-  height = (int(x.shape[1]) - size) // stride + 1
-  width = (int(x.shape[2]) - size) // stride + 1
-  windows = [
-    x[:, i : i + (height - 1) * stride + 1 : stride, j : j + (width - 1) * stride + 1 : stride]
-    for i in range(size)
-    for j in range(size)
-  ]
-  result = windows[0]
-  for window in windows[1:]:
-    result = tf.maximum(result, window)
-  return result
+  """Maximum over windows, 'VALID' padding. x: [B, H, W, C].
+
+  Among equal values the gradient goes to the first in the order of rows, as TensorFlow's.
+  """
+  for axis in (2, 1):
+    x = functools.reduce(tf.maximum, _shifted(x, axis, size, stride))
+  return x
+
+
+def _shifted(x, axis: int, size: int, stride: int) -> list[tf.Tensor]:
+  """The first, second, ... element of every window along an axis."""
+  count = (int(x.shape[axis]) - size) // stride + 1
+  if size == stride:
+    # Its gradient is one copy, where that of strided slices is a sum of padded ones.
+    x = _cut(x, axis, 0, count * size, 1)
+    return tf.unstack(
+      tf.reshape(x, [-1, *x.shape[1:axis], count, size, *x.shape[axis + 1 :]]), axis=axis + 1
+    )
+  return [_cut(x, axis, start, start + (count - 1) * stride + 1, stride) for start in range(size)]
+
+
+def _cut(x, axis: int, start: int, stop: int, step: int):
+  return x[(slice(None),) * axis + (slice(start, stop, step),)]
 
 
 def conv_output_size(

@@ -99,14 +99,10 @@ def build_cnn(
     hidden = tf.reshape(decode(x), [-1, height, width, depth])
     for i in range(len(channels)):
       hidden = layers.conv2d(
-        hidden,
-        params[f'conv{i}_weights'],
-        params[f'conv{i}_bias'],
-        size=filter_size,
-        dtype=compute_dtype,
+        hidden, params[f'conv{i}_weights'], size=filter_size, dtype=compute_dtype
       )
-      # relu and max commute; pooling first leaves a quarter of the work.
-      hidden = tf.nn.relu(layers.max_pool(hidden))
+      # Bias, relu and max commute; pooling first leaves a quarter of the work.
+      hidden = tf.nn.relu(layers.max_pool(hidden) + params[f'conv{i}_bias'])
     hidden = tf.reshape(hidden, [-1, flat_size])
     for i in range(len(dense_sizes) - 1):
       if i > 0:
@@ -164,8 +160,8 @@ def build_ppsgd_cnn(*, example_shape, num_outputs, objective, decode):
     hidden = tf.reshape(decode(x), [-1, height, width, depth])
     for name, size, _, padding in filters:
       weights, bias = params[f'{name}_weights'], params[f'{name}_bias']
-      hidden = layers.conv2d(hidden, weights, bias, size=size, stride=2, padding=padding)
-      hidden = tf.nn.relu(layers.max_pool(hidden, stride=1))
+      hidden = layers.conv2d(hidden, weights, size=size, stride=2, padding=padding)
+      hidden = tf.nn.relu(layers.max_pool(hidden, stride=1) + bias)
     hidden = tf.reshape(hidden, [-1, flat_size])
     features = tf.nn.relu(tf.matmul(hidden, params['dense_weights']) + params['dense_bias'])
     outputs = tf.matmul(features, params['output_weights'])

@@ -22,12 +22,11 @@ def test_convolution_and_its_gradients_equal_tensorflows(size, stride, padding):
   rng = np.random.default_rng(0)
   x = tf.constant(rng.normal(size=(4, 14, 14, 3)), tf.float32)
   weights = tf.constant(rng.normal(size=(size * size * 3, 6)), tf.float32)
-  bias = tf.constant(rng.normal(size=6), tf.float32)
   with tf.GradientTape(persistent=True) as tape:
     tape.watch([x, weights])
-    ours = layers.conv2d(x, weights, bias, size=size, stride=stride, padding=padding)
+    ours = layers.conv2d(x, weights, size=size, stride=stride, padding=padding)
     kernel = tf.reshape(weights, [size, size, 3, 6])
-    theirs = tf.nn.conv2d(x, kernel, stride, padding) + bias
+    theirs = tf.nn.conv2d(x, kernel, stride, padding)
     ours_loss, theirs_loss = (tf.reduce_sum(tf.sin(r)) for r in (ours, theirs))
   np.testing.assert_allclose(ours, theirs, atol=1e-4)
   for variable in (x, weights):
@@ -38,11 +37,23 @@ def test_convolution_and_its_gradients_equal_tensorflows(size, stride, padding):
   assert ours.shape[1] == side
 
 
-@pytest.mark.parametrize(('size', 'stride'), [(2, 2), (2, 1), (3, 2)])
-def test_max_pool_equals_tensorflows(size, stride):
-  x = tf.constant(np.random.default_rng(0).normal(size=(2, 11, 9, 3)), tf.float32)
-  expected = tf.nn.max_pool2d(x, size, stride, 'VALID')
-  np.testing.assert_array_equal(layers.max_pool(x, size=size, stride=stride), expected)
+@pytest.mark.parametrize(('size', 'stride'), [(2, 2), (3, 3), (2, 1), (3, 2)])
+@pytest.mark.parametrize('has_ties', [False, True])
+def test_max_pool_equals_tensorflows(size, stride, has_ties):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=(2, 11, 9, 3))
+  x = tf.constant(x.round() if has_ties else x, tf.float32)
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch(x)
+    ours = layers.max_pool(x, size=size, stride=stride)
+    theirs = tf.nn.max_pool2d(x, size, stride, 'VALID')
+    weights = tf.constant(rng.normal(size=ours.shape), tf.float32)
+    ours_loss, theirs_loss = (tf.reduce_sum(weights * r) for r in (ours, theirs))
+  np.testing.assert_array_equal(ours, theirs)
+  # A tie's whole gradient goes to one of the equal values, the same one.
+  np.testing.assert_allclose(
+    tape.gradient(ours_loss, x), tape.gradient(theirs_loss, x), rtol=1e-6, atol=1e-6
+  )
 
 
 def test_cnn_has_the_papers_shapes():
