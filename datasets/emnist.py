@@ -8,6 +8,7 @@ kept as bytes. The server's test set is the union of the clients' test sets, as
 in the FeO2 paper.
 """
 
+import functools
 import os
 
 import numpy as np
@@ -25,52 +26,6 @@ CITATION = (
 )
 PIXELS = 'Pixels are scaled to 0..1 by public constants, which costs no privacy.'
 _IMAGE_SHAPE = (28, 28, 1)
-
-
-def load_digits(
-  *,
-  seed: int,
-  data_dir: str | os.PathLike | None,
-  num_clients: int | None,
-  pick: str,
-  background: str,
-  loading: str,
-) -> federated.FederatedDataset:
-  """3,383 writers, 10 classes. See `_load` for the arguments."""
-  return _load(
-    'emnist_digits',
-    'digits_only',
-    10,
-    seed=seed,
-    data_dir=data_dir,
-    num_clients=num_clients,
-    pick=pick,
-    background=background,
-    loading=loading,
-  )
-
-
-def load_femnist(
-  *,
-  seed: int,
-  data_dir: str | os.PathLike | None,
-  num_clients: int | None,
-  pick: str,
-  background: str,
-  loading: str,
-) -> federated.FederatedDataset:
-  """3,400 writers, 62 classes. See `_load` for the arguments."""
-  return _load(
-    'femnist',
-    'all',
-    62,
-    seed=seed,
-    data_dir=data_dir,
-    num_clients=num_clients,
-    pick=pick,
-    background=background,
-    loading=loading,
-  )
 
 
 def pixel_scale(background: str) -> tuple[float, float]:
@@ -169,3 +124,7 @@ def _parse(examples: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
   # Multiples of 1/255 were bytes once, and are again.
   x = np.rint(parsed['pixels'].numpy() * 255).astype(np.uint8)
   return x[..., None], parsed['label'].numpy().astype(np.int32)
+
+
+load_digits = functools.partial(_load, 'emnist_digits', 'digits_only', 10)
+load_femnist = functools.partial(_load, 'femnist', 'all', 62)

@@ -5,11 +5,7 @@ and +1 (mine). Not in the papers; a real cross-silo set of its full size. Since
 mines are rare, accuracy says little here: always 'none' has 94 %.
 """
 
-import os
-
-import numpy as np
-
-from datasets import federated, files, partition, silos
+from datasets import files, silos
 
 FILE = files.DataFile(
   name='landmine_29.npz',
@@ -19,44 +15,14 @@ FILE = files.DataFile(
     ' with several papers on multi-task learning.'
   ),
 )
-_CITATION = (
-  'Xue, Liao, Carin, Krishnapuram (2007), Multi-task learning for classification with Dirichlet'
-  ' process priors.'
+
+load = silos.BinaryTables(
+  name='landmine',
+  file=FILE,
+  read=silos.npz_tables,
+  silo='field',
+  citation=(
+    'Xue, Liao, Carin, Krishnapuram (2007), Multi-task learning for classification with Dirichlet'
+    ' process priors.'
+  ),
 )
-
-
-def load(
-  *,
-  seed: int,
-  data_dir: str | os.PathLike | None,
-  preprocessing: str,
-  test_fraction: float,
-  density: float,
-) -> federated.FederatedDataset:
-  """29 mine fields.
-
-  Args:
-    seed: decides the split and the rows kept by a lower density.
-    data_dir: folder with `landmine_29.npz`, or None.
-    preprocessing: `silo` standardises by each field's training rows, `none` not.
-    test_fraction: share of each field's rows kept for test.
-    density: share of each field's training rows that is kept.
-  """
-  file = files.get(FILE, data_dir)
-  with np.load(file.path) as arrays:
-    x = arrays['x'].astype(np.float32)
-    y = np.where(arrays['y'] > 0, 1, -1).astype(np.float32)
-    ids, rows_of = partition.rows_by_client(arrays['client'])
-  return silos.build(
-    name='landmine',
-    task_kind='binary',
-    xs=[x[rows] for rows in rows_of],
-    ys=[y[rows] for rows in rows_of],
-    client_ids=[f'field_{id_ + 1}' for id_ in ids],
-    seed=seed,
-    test_fraction=test_fraction,
-    preprocessing=preprocessing,
-    density=density,
-    checksums={FILE.name: file.sha256},
-    citation=_CITATION,
-  )

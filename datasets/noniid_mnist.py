@@ -16,6 +16,7 @@ In the skewed version the clients that may opt out of privacy are those with the
 digit 7: the group `opt_out_candidates`.
 """
 
+import functools
 import os
 
 import numpy as np
@@ -29,7 +30,8 @@ _CITATION = (
 )
 
 
-def load(
+def _load(
+  name: str,
   *,
   seed: int,
   data_dir: str | os.PathLike | None,
@@ -40,6 +42,7 @@ def load(
   """Clients of one digit each.
 
   Args:
+    name: the registry's name; the skewed one has the group `opt_out_candidates`.
     seed: decides who has which digit and which images.
     data_dir: folder with `mnist.npz`, or None.
     num_clients: K, 2,000 in the paper.
@@ -50,44 +53,6 @@ def load(
   Returns:
     The data set; `extras['digit']` is the digit of each client, [K] int32.
   """
-  return _load(
-    'noniid_mnist',
-    seed=seed,
-    data_dir=data_dir,
-    num_clients=num_clients,
-    examples_per_client=examples_per_client,
-    test_examples=test_examples,
-  )
-
-
-def load_skewed(
-  *,
-  seed: int,
-  data_dir: str | os.PathLike | None,
-  num_clients: int,
-  examples_per_client: int | None,
-  test_examples: int,
-) -> federated.FederatedDataset:
-  """The same clients as `load`, with the group `opt_out_candidates`: the digit 7."""
-  return _load(
-    'skewed_noniid_mnist',
-    seed=seed,
-    data_dir=data_dir,
-    num_clients=num_clients,
-    examples_per_client=examples_per_client,
-    test_examples=test_examples,
-  )
-
-
-def _load(
-  name: str,
-  *,
-  seed: int,
-  data_dir: str | os.PathLike | None,
-  num_clients: int,
-  examples_per_client: int | None,
-  test_examples: int,
-) -> federated.FederatedDataset:
   data = mnist.read(data_dir)
   generator = random_streams.host_generator(seed, random_streams.Stream.SPLIT)
   assignment = partition.assign_labels(
@@ -118,3 +83,7 @@ def _load(
     checksums=data.checksums,
     citation=_CITATION,
   )
+
+
+load = functools.partial(_load, 'noniid_mnist')
+load_skewed = functools.partial(_load, 'skewed_noniid_mnist')

@@ -6,13 +6,75 @@ seed in each silo, a lower density leaves out training rows only, and
 standardisation sees no test row.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from datasets import federated, partition, scaling
+from datasets import federated, files, partition, scaling
 from runtime import random_streams
+
+# Numbers of the silos, their features [n_k, d] and their labels [n_k].
+Tables = tuple[Sequence[int], list[np.ndarray], list[np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BinaryTables:
+  """A data set that is a file of one table for each silo, labels -1 and +1.
+
+  Calling it loads it.
+
+  Attributes:
+    name: the data set's name.
+    file: where its tables are.
+    read: from the file's path to its tables.
+    silo: what a silo is; the silos are called `silo_1`, ...
+    notes: further sentences on what was done to the data.
+    citation: where the data come from.
+  """
+
+  name: str
+  file: files.DataFile
+  read: Callable[[os.PathLike], Tables]
+  silo: str
+  notes: tuple[str, ...] = ()
+  citation: str
+
+  def __call__(
+    self,
+    *,
+    seed: int,
+    data_dir: str | os.PathLike | None,
+    preprocessing: str,
+    test_fraction: float,
+    density: float,
+  ) -> federated.FederatedDataset:
+    """The federation.
+
+    Args:
+      seed: decides the split and the rows kept by a lower density.
+      data_dir: folder with the file, or None.
+      preprocessing: `silo` standardises by each silo's training rows, `none` not.
+      test_fraction: share of each silo's rows kept for test; the cross-silo paper has 0.25.
+      density: share of each silo's training rows that is kept.
+    """
+    file = files.get(self.file, data_dir)
+    numbers, xs, ys = self.read(file.path)
+    return build(
+      name=self.name,
+      task_kind='binary',
+      xs=xs,
+      ys=ys,
+      client_ids=[f'{self.silo}_{number}' for number in numbers],
+      seed=seed,
+      test_fraction=test_fraction,
+      preprocessing=preprocessing,
+      density=density,
+      notes=self.notes,
+      checksums={self.file.name: file.sha256},
+      citation=self.citation,
+    )
 
 
 def build(
@@ -86,6 +148,25 @@ def build(
     extras=extras or {},
     citation=citation,
   )
+
+
+def mat_tables(num_features: int) -> Callable[[os.PathLike], Tables]:
+  """The reader of a MATLAB file whose features are float32; see `read_mat_cells`."""
+
+  def read(path: os.PathLike) -> Tables:
+    xs, ys = read_mat_cells(path, num_features=num_features)
+    return range(1, len(xs) + 1), [x.astype(np.float32) for x in xs], ys
+
+  return read
+
+
+def npz_tables(path: os.PathLike) -> Tables:
+  """Reads x [M, d], y [M] (positive or not) and client [M] (from 0) of an npz file."""
+  with np.load(path) as arrays:
+    x = arrays['x'].astype(np.float32)
+    y = np.where(arrays['y'] > 0, 1, -1).astype(np.float32)
+    clients, rows = partition.rows_by_client(arrays['client'])
+  return [int(client) + 1 for client in clients], [x[r] for r in rows], [y[r] for r in rows]
 
 
 def read_mat_cells(

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 
 import datasets
@@ -8,7 +10,8 @@ def test_fields(tmp_path, monkeypatch):
   generator = np.random.default_rng(0)
   y = generator.integers(0, 2, 40)
   np.savez(tmp_path / 'l.npz', x=generator.normal(size=(40, 9)), y=y, client=np.arange(40) % 4)
-  monkeypatch.setattr(landmine, 'FILE', files.DataFile(name='l.npz'))
+  small = dataclasses.replace(landmine.load, file=files.DataFile(name='l.npz'))
+  monkeypatch.setattr(landmine, 'load', small)
   dataset = datasets.load_dataset('landmine', seed=0, data_dir=tmp_path)
   assert dataset.client_ids == ('field_1', 'field_2', 'field_3', 'field_4')
   labels = np.concatenate([dataset.train.pooled()[1], dataset.test.pooled()[1]])

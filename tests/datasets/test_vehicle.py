@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,8 @@ def test_small_set(tmp_path, monkeypatch):
   generator = np.random.default_rng(0)
   x, y = _rows(generator, 30, 100)
   np.savez(tmp_path / 'v.npz', x=x.astype(np.float32), y=y, client=np.arange(30) % 3)
-  monkeypatch.setattr(vehicle, 'SMALL_FILE', files.DataFile(name='v.npz'))
+  small = dataclasses.replace(vehicle.load_small, file=files.DataFile(name='v.npz'))
+  monkeypatch.setattr(vehicle, 'load_small', small)
   dataset = datasets.load_dataset('vehicle_small', seed=0, data_dir=tmp_path)
   np.testing.assert_array_equal(dataset.train.num_examples, [7, 7, 7])
 
