@@ -183,6 +183,8 @@ class _Mechanism:
       self.full_effect = clip / divisor * rates
     elif plan.unit == 'example':
       k = target.client
+      if plan.batches != 'poisson':
+        raise ValueError(f'--batches={plan.batches} cannot be audited here; poisson can.')
       rate, noise = float(plan.sampling_rates[k]), float(plan.noise_multiplier[k])
       self.steps = int(plan.steps_per_round[k])
       rates = target.method.hyperparameters['client_learning_rate']

@@ -318,6 +318,7 @@ def _example_level(
     target_epsilon=target, delta=delta, rounds=config.rounds, **common
   )
 
+    batches=config.batches,
 
 def _selection(config: ExperimentConfig, target: Any) -> selection.PrivateSelection | None:
   """The private choices of a clustering method; None for the others."""

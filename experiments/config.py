@@ -389,6 +389,15 @@ class ExperimentConfig:
     float,
     0.5,
     'Quantile of the update norms that the clipping norm follows.',
+  batches: str = setting_field(
+    str,
+    'poisson',
+    'How a silo draws the batches of DP-SGD: each example by itself, or epochs in a random '
+    'order, cut into batches (shuffled), which are accounted without amplification.',
+    Group.PRIVACY,
+    choices=('poisson', 'shuffled'),
+    privacy=('example',),
+  )
     Group.PRIVACY,
     minimum=0.0,
     maximum=1.0,

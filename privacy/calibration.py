@@ -75,6 +75,7 @@ def calibrate_example_level(
   steps_per_round,
   clipping_norm: float,
   cohorts: sampling.CohortSampler | None = None,
+  batches: str = 'poisson',
   selection: selection_lib.PrivateSelection | None = None,
   tuning: tuning_lib.PrivateTuning | None = None,
 ) -> plan.ExampleLevelPrivacy:
@@ -91,6 +92,7 @@ def calibrate_example_level(
     steps_per_round: int [K] or scalar (`plan.local_steps_per_round`).
     clipping_norm: C.
     cohorts: see `ExampleLevelPrivacy`.
+    batches: see `ExampleLevelPrivacy`.
     selection: private selections; DP-SGD gets what they leave of the budget.
     tuning: see `ExampleLevelPrivacy`.
 
@@ -111,14 +113,15 @@ def calibrate_example_level(
     delta=delta,
     clipping_norm=clipping_norm,
     cohorts=cohorts,
+    batches=batches,
     selection=selection,
     tuning=tuning,
   )
   targets = np.broadcast_to(np.asarray(target_epsilon, np.float64), num_examples.shape)
   noise = [
     _silo_noise(
-      float(draft.sampling_rates[k]),
-      int(draft.steps_per_round[k]) * int(rounds),
+      float(draft.accounted_rates[k]),
+      int(draft.accounted_steps[k]) * int(rounds),
       float(draft.delta[k]),
       float(targets[k]),
       None if selection is None else selection.epsilon,
@@ -135,6 +138,7 @@ def calibrate_example_level(
     delta=delta,
     clipping_norm=clipping_norm,
     cohorts=cohorts,
+    batches=batches,
     selection=selection,
     tuning=tuning,
   )

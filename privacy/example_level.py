@@ -14,6 +14,8 @@ from privacy import selection as selection_lib
 from privacy import statement as statement_lib
 from privacy import tuning as tuning_lib
 
+BATCHES = ('poisson', 'shuffled')
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ExampleLevelPrivacy:
@@ -31,6 +33,12 @@ class ExampleLevelPrivacy:
   REPLACE_SPECIAL relation supports no Poisson sampling). Everything a silo
   releases, to the server and in its personal model, is post-processing.
 
+  Shuffled batches cut an epoch, in a random order, into batches of exactly B_k
+  (what is left over sits out). They are not Poisson samples, and are not
+  accounted as such: an example is in at most one batch of an epoch, so that an
+  epoch costs it one Gaussian mechanism, whatever the order is. No amplification
+  is claimed.
+
   Attributes:
     num_examples: n_k, int [K], public.
     batch_size: expected batch size B; silo k uses B_k = min(B, n_k).
@@ -39,6 +47,7 @@ class ExampleLevelPrivacy:
     noise_multiplier: z_k, float [K] or scalar, relative to the clip.
     delta: float [K] or scalar.
     clipping_norm: C of the per-example gradients.
+    batches: 'poisson' or 'shuffled'; then a round's steps are whole epochs.
     cohorts: how silos are drawn; all take part by default. Silos who sit out
       rounds spend less than is accounted: no amplification is claimed for it.
     selection: the private selections made beside DP-SGD, if any.
@@ -55,6 +64,7 @@ class ExampleLevelPrivacy:
   clipping_norm: float
   cohorts: sampling.CohortSampler = dataclasses.field(default=None)  # type: ignore[assignment]
   selection: selection_lib.PrivateSelection | None = None
+  batches: str = 'poisson'
   tuning: tuning_lib.PrivateTuning | None = None
 
   unit = 'example'
@@ -76,6 +86,10 @@ class ExampleLevelPrivacy:
     self._set('steps_per_round', steps.astype(np.int64))
     noise = _per_silo('noise multiplier', self.noise_multiplier, len(sizes))
     for z in (noise.min(), noise.max()):
+    if self.batches not in BATCHES:
+      raise ValueError(f'batches must be one of {", ".join(BATCHES)}, got {self.batches!r}.')
+    if self.batches == 'shuffled' and np.any(self.steps_per_round % self.steps_per_epoch):
+      raise ValueError('steps per round must be whole epochs of shuffled batches.')
       accounting.check_noise_multiplier(z)
     self._set('noise_multiplier', noise)
     delta = _per_silo('delta', self.delta, len(sizes))
@@ -115,6 +129,23 @@ class ExampleLevelPrivacy:
 
   def silo_parameters(self) -> dict[str, np.ndarray]:
     """What each silo's DP-SGD needs, as arrays [K] to go into the client state.
+  @property
+  def steps_per_epoch(self) -> np.ndarray:
+    """Whole batches in a silo's data: floor(n_k / B_k), int64 [K]."""
+    return self.num_examples // self.batch_sizes
+
+  @property
+  def accounted_rates(self) -> np.ndarray:
+    """Sampling rates of the Gaussian mechanisms of a round, float64 [K]; 1 for shuffled ones."""
+    return self.sampling_rates if self.batches == 'poisson' else np.ones(self.num_silos)
+
+  @property
+  def accounted_steps(self) -> np.ndarray:
+    """Gaussian mechanisms of a round: its steps, or its epochs if shuffled; int64 [K]."""
+    if self.batches == 'poisson':
+      return self.steps_per_round
+    return self.steps_per_round // self.steps_per_epoch
+
 
     Returns:
       noise_multiplier float32, sampling_rate float32, steps_per_round int32 and
@@ -129,14 +160,25 @@ class ExampleLevelPrivacy:
 
   def event(self, rounds: int) -> tuple[dp_accounting.DpEvent, ...]:
     """One event per silo, for the given number of rounds."""
+  @property
+  def _batches_in_words(self) -> str:
+    size = f'min({self.batch_size}, n)'
+    if self.batches == 'poisson':
+      rates = wording.value_range(self.sampling_rates)
+      return f'Poisson batches of expected size {size} (rates {rates})'
+    return (
+      f'shuffled batches of size {size}, accounted as one Gaussian mechanism for each of the '
+      f'{wording.value_range(self.accounted_steps)} epochs of a round, without amplification'
+    )
+
     return tuple(
       self._silo_event(k, accounting.check_rounds(rounds)) for k in range(self.num_silos)
     )
 
   def _silo_event(self, silo: int, rounds: int) -> dp_accounting.DpEvent:
     training = dp_accounting.SelfComposedDpEvent(
-      step_event(self.sampling_rates[silo], self.noise_multiplier[silo]),
-      int(self.steps_per_round[silo]) * rounds,
+      step_event(self.accounted_rates[silo], self.noise_multiplier[silo]),
+      int(self.accounted_steps[silo]) * rounds,
     )
     run = training
     if self.selection is not None:
@@ -145,7 +187,7 @@ class ExampleLevelPrivacy:
 
   @functools.cached_property
   def _step_curves(self) -> np.ndarray:
-    rates = self.sampling_rates
+    rates = self.accounted_rates
     return np.stack(
       [
         accounting.rdp_curve(step_event(rates[k], self.noise_multiplier[k]))
@@ -154,7 +196,7 @@ class ExampleLevelPrivacy:
     )
 
   def _training_curves(self, rounds: int) -> np.ndarray:
-    steps = self.steps_per_round * accounting.check_rounds(rounds)
+    steps = self.accounted_steps * accounting.check_rounds(rounds)
     return accounting.scale_curve(self._step_curves, steps[:, None])
 
   def _curves(self, rounds: int) -> np.ndarray:
@@ -224,8 +266,7 @@ class ExampleLevelPrivacy:
       adjacency=self.adjacency,
       mechanism=(
         f'DP-SGD: gradients of single examples clipped to L2 norm {self.clipping_norm:.6g}, '
-        f'Poisson batches of expected size min({self.batch_size}, n) '
-        f'(rates {wording.value_range(self.sampling_rates)}), Gaussian noise multipliers '
+        f'{self._batches_in_words}, Gaussian noise multipliers '
         f'{wording.value_range(self.noise_multiplier)}, '
         f'{wording.value_range(self.steps_per_round * rounds)} steps; '
         f'{self.cohorts.description}.{selecting}{wording.of_tuning(self.tuning)}'
@@ -263,7 +304,9 @@ def local_steps_per_round(
 
 
 def step_event(rate: float, noise_multiplier: float) -> dp_accounting.DpEvent:
-  """The event of one DP-SGD step with Poisson batches."""
+  """The event of one DP-SGD step with Poisson batches; at rate 1 it is not sampled."""
+  if rate == 1:
+    return dp_accounting.GaussianDpEvent(float(noise_multiplier))
   return dp_accounting.PoissonSampledDpEvent(
     float(rate), dp_accounting.GaussianDpEvent(float(noise_multiplier))
   )

@@ -1,4 +1,4 @@
-"""What a client does with its own data: SGD, or DP-SGD with Poisson batches."""
+"""What a client does with its own data: SGD, or DP-SGD."""
 
 import math
 from collections.abc import Callable
@@ -98,12 +98,14 @@ def dp_sgd(
   regularizer_gradient: Callable | None = None,
   regularizer_inside_clip: bool = False,
 ):
-  """Steps of DP-SGD on Poisson-sampled batches (Abadi et al. 2016, algorithm 1).
+  shuffled: bool = False,
+  """Steps of DP-SGD (Abadi et al. 2016, algorithm 1).
 
-  Each step: every example is in the batch independently with the sampling rate; its
-  gradient over all parameters is clipped to `clipping_norm`; Gaussian noise of
-  standard deviation noise_multiplier * clipping_norm is added to the sum; the sum is
-  divided by the fixed `batch_divisor`. An empty batch adds noise all the same.
+  Each step: every example is in the batch independently with the sampling rate, or the
+  batch is the next piece of an epoch's random order (`shuffled`); an example's gradient
+  over all parameters is clipped to `clipping_norm`; Gaussian noise of standard deviation
+  noise_multiplier * clipping_norm is added to the sum; the sum is divided by the fixed
+  `batch_divisor`. An empty batch adds noise all the same.
 
   Formal guarantee: adding, removing or zeroing one example changes a step's sum by at
   most `clipping_norm` in L2, also if its gradient is not finite (it then counts as
@@ -120,13 +122,16 @@ def dp_sgd(
     sampling_rate: float32, probability of each example in each batch.
     noise_multiplier: float32, noise's standard deviation over the clipping norm.
     clipping_norm: float32, L2 bound of an example's gradient.
-    batch_divisor: float32, fixed and public divisor of the noised sum.
+    batch_divisor: float32, fixed and public divisor of the noised sum; the size of
+      shuffled batches.
     expected_batch_size: largest expected batch over the clients; sizes the gather.
     learning_rate: float32 scalar.
     regularizer_gradient: params -> gradient of a regulariser that needs no data.
     regularizer_inside_clip: add it to each example's gradient before clipping (as the
       cross-silo paper's experiments do) instead of to the noised mean.
 
+    shuffled: batches are cut from epochs in a random order; of an epoch's last batch
+      what is not whole sits out.
   Returns:
     (params, statistics) as `sgd`. The statistics are not private.
   """
@@ -137,9 +142,21 @@ def dp_sgd(
   # Chosen before the product: infinity * 0 is NaN.
   noise_stddev = noise_multiplier * tf.where(noise_multiplier > 0.0, clipping_norm, 0.0)
 
-  def one_step(step, params, statistics):
+  def in_poisson_batch(step):
     coins = random_streams.uniform(random_streams.fold_in(batch_key, step), [capacity])
-    chosen = (coins < sampling_rate) & in_silo
+    return coins < sampling_rate
+
+  def in_shuffled_batch(step):
+    size = tf.cast(batch_divisor, tf.int32)
+    steps_per_epoch = data['num_examples'] // size
+    epoch_key = random_streams.fold_in(batch_key, step // steps_per_epoch)
+    # Padding sorts behind every real row, whatever the random numbers are.
+    order_key = tf.where(in_silo, random_streams.uniform(epoch_key, [capacity]), 2.0)
+    place = tf.argsort(tf.argsort(order_key, stable=True))
+    return tf.equal(place // size, step % steps_per_epoch)
+
+  def one_step(step, params, statistics):
+    chosen = in_silo & (in_shuffled_batch(step) if shuffled else in_poisson_batch(step))
 
     def gradient_of(x, y, mask):
       return clipped_gradient_sum(
@@ -333,3 +350,4 @@ class LocalTrainer:
       regularizer_gradient=regularizer_gradient,
       regularizer_inside_clip=spec.options.get('regularizer_inside_clip', False),
     )
+      shuffled=spec.plan.batches == 'shuffled',

@@ -59,6 +59,17 @@ def test_silos_of_the_size_of_school():
 
 
 def test_noise_multipliers_of_school():
+def test_shuffled_batches_need_the_noise_of_full_batches():
+  """Not the 3.58 of Poisson batches of 32 out of 191."""
+  noise = _silos(np.array([17, 32, 191]), batches='shuffled').noise_multiplier
+  np.testing.assert_allclose(noise, 9.28, rtol=0.01)
+  misused = plan_lib.ExampleLevelPrivacy(
+    num_examples=[191], batch_size=32, steps_per_round=5, noise_multiplier=3.583, delta=1e-3,
+    clipping_norm=1.0, batches='shuffled',
+  )  # fmt: skip
+  assert misused.epsilon(201) > 20
+
+
   """Minimum, median and maximum over School's 139 silos."""
   path = pathlib.Path(os.environ.get('PFL_DATA_DIR', 'data')) / 'school.mat'
   if not path.exists():

@@ -3,8 +3,10 @@
 import dataclasses
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from scipy import stats
 
 from privacy import accounting, sampling, selection
 from privacy import plan as plan_lib
@@ -60,6 +62,8 @@ def _silos(**kwargs):
     (lambda: _silos(clipping_norm=math.inf), 'must be finite'),
     (lambda: _silos(clipping_norm=-1.0), 'clipping norm'),
     (lambda: _silos(cohorts=sampling.EveryClient(4)), '4 silos'),
+    (lambda: _silos(batches='sorted'), 'batches'),
+    (lambda: _silos(batches='shuffled', steps_per_round=[4, 1, 1]), 'whole epochs'),
   ],
 )
 def test_refuses(make, message):
@@ -94,14 +98,32 @@ def test_silo_parameters():
 @pytest.mark.parametrize(
   'private_selection', [None, selection.PrivateSelection(epsilon=0.2, rounds=3)]
 )
+@pytest.mark.parametrize('batches', ['poisson', 'shuffled'])
 @pytest.mark.parametrize('rounds', [0, 1, 5])
-def test_silo_epsilons_are_those_of_their_events(private_selection, rounds):
-  plan = _silos(selection=private_selection)
+def test_silo_epsilons_are_those_of_their_events(private_selection, rounds, batches):
+  plan = _silos(selection=private_selection, batches=batches)
   for epsilon, event, delta in zip(
     plan.epsilons(rounds), plan.event(rounds), plan.delta, strict=True
   ):
     assert epsilon == pytest.approx(accounting.rdp_loss(event, float(delta)).epsilon, rel=1e-12)
   assert plan.epsilon(rounds) == plan.loss(rounds).epsilon
+
+
+def test_shuffled_batches_cost_a_gaussian_mechanism_an_epoch():
+  """Whatever the silo's size: an example is in one batch of an epoch at most."""
+  plan = _silos(batches='shuffled', noise_multiplier=5.0, delta=1e-3, steps_per_round=[6, 2, 2])
+  alone = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(5.0), 2 * 100)
+  assert plan.event(100) == (alone, alone, alone)
+  # 200 mechanisms with noise 5 are one with 5 / sqrt(200) (Balle and Wang 2018, theorem 8).
+  z, epsilon = 5 / math.sqrt(200), plan.epsilon(100)
+  delta = lambda e: (  # noqa: E731
+    stats.norm.cdf(0.5 / z - e * z) - math.exp(e) * stats.norm.cdf(-0.5 / z - e * z)
+  )
+  assert delta(epsilon) <= 1e-3 < delta(0.85 * epsilon)
+  poisson = _silos(noise_multiplier=5.0, delta=1e-3, steps_per_round=[6, 2, 2]).epsilons(100)
+  assert poisson[0] < 0.6 * epsilon and poisson[2] == pytest.approx(epsilon)
+  assert 'shuffled' in plan.statement(100).mechanism
+  assert 'without amplification' in plan.statement(100).mechanism
 
 
 def test_a_silo_without_noise_has_no_guarantee():

@@ -75,7 +75,14 @@ def no_privacy(data):
 
 
 def example_level(
-  data, *, noise_multiplier=0.0, clipping_norm=1.0, batch_size=4, steps=2, selection=None
+  data,
+  *,
+  noise_multiplier=0.0,
+  clipping_norm=1.0,
+  batch_size=4,
+  steps=2,
+  selection=None,
+  batches='poisson',
 ):
   """An example-level plan with the given noise."""
   return ExampleLevelPrivacy(
@@ -86,6 +93,7 @@ def example_level(
     delta=1e-3,
     clipping_norm=clipping_norm,
     selection=selection,
+    batches=batches,
   )
 
 
@@ -193,13 +201,20 @@ class Reference:
   def dp_sgd(
     self, params, client, round_number, plan, *, learning_rate, penalty=None, inside_clip=False
   ):
-    """Steps of DP-SGD with Poisson batches, as the plan has them."""
+    """Steps of DP-SGD, with batches as the plan has them."""
     n, silo = self.sizes[client], plan.silo_parameters()
     noise_key = random_streams.key(self.seed, Stream.DP_NOISE, round_number, client)
     for step in range(silo['steps_per_round'][client]):
-      coins = self.uniform(Stream.BATCH, round_number, client, step)[:n]
+      if plan.batches == 'poisson':
+        coins = self.uniform(Stream.BATCH, round_number, client, step)[:n]
+        batch = np.flatnonzero(coins < silo['sampling_rate'][client])
+      else:
+        size = int(silo['batch_size'][client])
+        epoch, piece = divmod(step, n // size)
+        order = np.argsort(self.uniform(Stream.BATCH, round_number, client, epoch)[:n])
+        batch = order[piece * size : (piece + 1) * size]
       total = np.zeros_like(params)
-      for i in np.flatnonzero(coins < silo['sampling_rate'][client]):
+      for i in batch:
         gradient = self.gradients(params, client)[i]
         if inside_clip:
           gradient = gradient + penalty(params)

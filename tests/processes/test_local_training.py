@@ -99,10 +99,14 @@ def test_a_client_without_examples_keeps_its_model():
   assert statistics['loss_count'] == 0
 
 
-@pytest.mark.parametrize('inside_clip', [False, True])
-def test_dp_sgd_equals_a_numpy_loop(inside_clip):
+@pytest.mark.parametrize(
+  ('batches', 'inside_clip'), [('poisson', False), ('poisson', True), ('shuffled', False)]
+)
+def test_dp_sgd_equals_a_numpy_loop(batches, inside_clip):
   data = federation.regression_data(sizes=[7, 8, 8])
-  plan = federation.example_level(data, noise_multiplier=0.7, clipping_norm=1.5, steps=5)
+  plan = federation.example_level(
+    data, noise_multiplier=0.7, clipping_norm=1.5, batch_size=3, steps=6, batches=batches
+  )
   silo = {name: values[0] for name, values in plan.silo_parameters().items()}
   params, _ = _dp_sgd(
     _row(data),
@@ -116,6 +120,7 @@ def test_dp_sgd_equals_a_numpy_loop(inside_clip):
     learning_rate=tf.constant(0.2),
     regularizer_gradient=lambda params: trees.scale(params, 0.5),
     regularizer_inside_clip=inside_clip,
+    shuffled=batches == 'shuffled',
   )
   expected = federation.Reference(data, seed=9).dp_sgd(
     federation.parameter_vector(_start(3)),
@@ -193,6 +198,53 @@ def test_steps_and_rounds_have_noise_of_their_own():
   assert abs(np.corrcoef(one['weights'], second)[0, 1]) < 0.15
   assert _noise_p_value(two['weights'], np.sqrt(2.0)) > 1e-3
   assert _noise_p_value(two['weights'], 2.0 / 3.0 * np.sqrt(2.0)) < 1e-6
+
+
+@pytest.mark.parametrize('rows_at_once', ['all', 'chunks'])
+def test_an_example_is_in_one_shuffled_batch_of_an_epoch(rows_at_once, monkeypatch):
+  """What the accounting relies on; of 10 rows in batches of 3 one sits out, not always the same."""
+  if rows_at_once == 'chunks':
+    monkeypatch.setattr(local_training, '_MASK_WHOLE_SILO_LIMIT', 0)
+  size, rows, epochs = 3, 10, 12
+  # Row i moves weight i alone; the padding would move the last one.
+  data = Tree(
+    x=tf.eye(rows + 1), y=tf.ones([rows + 1]),
+    num_examples=tf.constant(rows), client_id=tf.constant(0),
+  )  # fmt: skip
+  model = build_model(
+    'linear_regression', example_shape=(rows + 1,), num_outputs=1, task_kind='regression',
+    bias=False,
+  )  # fmt: skip
+
+  @tf.function
+  def weights_after(steps):
+    params, statistics = local_training.dp_sgd(
+      model,
+      Tree(weights=tf.zeros([rows + 1])),
+      data,
+      batch_key=random_streams.key(0, Stream.BATCH, 0, 0),
+      noise_key=random_streams.key(0, Stream.DP_NOISE, 0, 0),
+      steps=steps,
+      sampling_rate=tf.constant(0.3),
+      noise_multiplier=tf.constant(0.0),
+      clipping_norm=tf.constant(np.inf, tf.float32),
+      batch_divisor=tf.constant(float(size)),
+      expected_batch_size=size,
+      learning_rate=tf.constant(1e-3 * size),
+      shuffled=True,
+    )
+    return params['weights'], statistics['loss_count']
+
+  left_out = np.zeros(rows)
+  before, seen = np.zeros(rows + 1), 0
+  for epoch in range(1, epochs + 1):
+    after, count = (a.numpy() for a in weights_after(tf.constant(3 * epoch)))
+    used = np.rint((after - before) / 1e-3)
+    assert count - seen == 9 and used[-1] == 0
+    assert set(used[:-1]) == {0, 1} and used.sum() == 9
+    left_out += used[:-1] == 0
+    before, seen = after, count
+  assert np.count_nonzero(left_out) > 3
 
 
 def test_batches_are_poisson_samples_of_the_claimed_rate():
