@@ -23,13 +23,30 @@ class PrivateTuning:
     mean: expected number of runs, above 1.
     shape: eta > -1; 1 is the geometric, 0 the logarithmic distribution. A
       smaller one costs less and is more often a single run.
+    score_noise_multiplier: noise of the score by which a run is compared, a
+      Gaussian mechanism on a sum, relative to the bound of one example's term.
+      None: the score costs nothing (it is computed from public data).
   """
 
   mean: float
   shape: float
+  score_noise_multiplier: float | None = None
 
   def __post_init__(self):
     accounting.gamma_of_mean(self.mean, self.shape)  # refuses what is out of range
+    if self.score_noise_multiplier is not None:
+      accounting.check_noise_multiplier(self.score_noise_multiplier)
+
+  @classmethod
+  def of_gamma(
+    cls, *, gamma: float, shape: float, score_noise_multiplier: float | None = None
+  ) -> 'PrivateTuning':
+    """The tuning with the distribution's parameters (eta, gamma)."""
+    return cls(
+      mean=accounting.mean_number_of_runs(gamma, shape),
+      shape=shape,
+      score_noise_multiplier=score_noise_multiplier,
+    )
 
   @property
   def gamma(self) -> float:
@@ -37,13 +54,24 @@ class PrivateTuning:
     return accounting.gamma_of_mean(self.mean, self.shape)
 
   def event(self, run: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """The event of the released run, from the event of one run.
+    """The event of the released run, from the event of one run without its score.
 
     RDP only; dp-accounting's own accountant takes no negative shape.
     """
+    if self.score_noise_multiplier is not None:
+      run = dp_accounting.ComposedDpEvent([run, self._score_event()])
     return dp_accounting.dp_event.RepeatAndSelectDpEvent(
       event=run, mean=float(self.mean), shape=float(self.shape)
     )
+
+  def curve(self, run: np.ndarray) -> np.ndarray:
+    """The Renyi curve [orders] of `event`, from that of one run without its score."""
+    if self.score_noise_multiplier is not None:
+      run = run + accounting.rdp_curve(self._score_event())
+    return accounting.repeat_and_select_curve(run, self.mean, self.shape)
+
+  def _score_event(self) -> dp_accounting.DpEvent:
+    return dp_accounting.GaussianDpEvent(float(self.score_noise_multiplier or 0.0))
 
   def log_probability(self, runs: np.ndarray) -> np.ndarray:
     """log P(number of runs = h) for h >= 1 (appendix F, the formula before F.2)."""

@@ -24,13 +24,35 @@ def delta_warning(delta, size) -> tuple[str, ...]:
   )
 
 
-def of_tuning(tuning: tuning_lib.PrivateTuning | None) -> str:
-  """What the mechanism's sentence says of private tuning; empty without it."""
+def delta_rule(delta: np.ndarray, num_examples: np.ndarray) -> tuple[str, ...]:
+  """A sentence if a silo's delta breaks the cross-silo paper's rule (appendix C.4)."""
+  sizes = np.asarray(num_examples, np.float64)
+  broken = (delta >= sizes**-1.1) & (delta <= 1 / sizes)  # above 1 / n there are stronger words
+  if not np.any(broken):
+    return ()
+  return (
+    f'delta of {int(np.sum(broken))} silos is not below n^-1.1, the rule by which the cross-silo '
+    'paper chooses it.',
+  )
+
+
+def of_tuning(tuning: tuning_lib.PrivateTuning | None, *, shared: bool = False) -> str:
+  """What the mechanism's sentence says of private tuning; empty without it.
+
+  Args:
+    tuning: the tuning.
+    shared: whether a further run is shared round by round.
+  """
   if tuning is None:
     return ''
+  scored = ''
+  if tuning.score_noise_multiplier is not None:
+    scored = f' by scores with noise multiplier {tuning.score_noise_multiplier:.6g}'
+  also = ', and of the one that is shared round by round' if shared else ''
   return (
-    f' The best of a random number of runs is released (truncated negative binomial, shape '
-    f'{tuning.shape:.6g}, {tuning.mean:.6g} runs expected); epsilon includes all of them.'
+    f' The best of a random number of runs is released{scored} (truncated negative binomial, '
+    f'shape {tuning.shape:.6g}, gamma {tuning.gamma:.6g}, {tuning.mean:.6g} runs expected); '
+    f'epsilon includes all of them{also}.'
   )
 
 

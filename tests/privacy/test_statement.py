@@ -61,7 +61,28 @@ def test_json_of_example_level_privacy():
   assert [silo['noise_multiplier'] for silo in record['silos']] == [4.0, 5.0]
   for silo, epsilon in zip(record['silos'], plan.epsilons(20), strict=True):
     assert silo['epsilon'] == epsilon > silo['epsilon_of_training_alone'] > 0
+    # Five exponential mechanisms of epsilon 0.1: 5 * 0.1^2 / 8 of zCDP.
+    assert 0 < silo['epsilon_of_selection_alone'] < 0.5
   assert 'exponential mechanism with epsilon 0.1 in 5 rounds' in record['mechanism']
+
+
+def test_a_large_delta_is_told():
+  """1 / 100 for the weak, 100^-1.1 = 0.0063 by the paper's rule (appendix C.4)."""
+
+  def words(delta):
+    plan = plan_lib.ExampleLevelPrivacy(
+      num_examples=[100, 20],
+      batch_size=10,
+      steps_per_round=1,
+      noise_multiplier=1.0,
+      delta=delta,
+      clipping_norm=1.0,
+    )
+    return ' '.join(plan.statement(1).text().split())
+
+  assert 'n^-1.1' not in words(0.006) and '1 / n' not in words(0.006)
+  assert 'delta of 1 silos is not below n^-1.1' in words(0.008) and '1 / n' not in words(0.008)
+  assert 'delta of 1 silos is larger than 1 / n' in words(0.02)
 
 
 @pytest.mark.parametrize('plan', [plan_lib.NoPrivacy(cohorts=COHORTS), _client(z=0.0)])

@@ -209,7 +209,20 @@ def test_trap_private_tuning():
   tuned = _client(plain.cohorts, 1.0, tuning=best_of)
   assert isinstance(tuned.event(100), dp_accounting.dp_event.RepeatAndSelectDpEvent)
   assert plain.epsilon(100) < tuned.epsilon(100) < 3 * plain.epsilon(100)
-  silos = _silos(tuning=best_of)
+  # A silo's shared run is released as well, round by round, and a score is part of a run.
+  scored = tuning.PrivateTuning(mean=10.0, shape=0.5, score_noise_multiplier=1.5)
+  silos, untuned = _silos(tuning=scored), _silos()
+  for event, run in zip(silos.event(7), untuned.event(7), strict=True):
+    assert event == dp_accounting.ComposedDpEvent(
+      [
+        run,
+        dp_accounting.dp_event.RepeatAndSelectDpEvent(
+          event=dp_accounting.ComposedDpEvent([run, dp_accounting.GaussianDpEvent(1.5)]),
+          mean=10.0,
+          shape=0.5,
+        ),
+      ]
+    )
   for epsilon, event, delta in zip(silos.epsilons(7), silos.event(7), silos.delta, strict=True):
     assert epsilon == pytest.approx(accounting.rdp_loss(event, float(delta)).epsilon, rel=1e-9)
   assert 'random number of runs' in tuned.statement(100).mechanism
