@@ -9,7 +9,6 @@ import math
 import tensorflow as tf
 
 from privacy import selection
-from processes import trees
 from processes.method import BuildSpec, Tree
 from runtime import random_streams
 from runtime.random_streams import Stream
@@ -56,7 +55,7 @@ class ClusterModels:
     features = math.prod(spec.examples.x_shape[1:])
     self.hyperparameters = {
       'selection_rounds': self._spec.rounds_of('selection_fraction', 0.1),
-      'cluster_init_stddev': 1.0 / math.sqrt(features),
+      'cluster_init_stddev': 0.1 / math.sqrt(features),
     }
     if self._private:
       self.hyperparameters.update(self._private_hyperparameters())
@@ -92,17 +91,22 @@ class ClusterModels:
     """The entry `clusters` of the server state: distinct random starts.
 
     Linear models all start at zero, and equal cluster models could never be told apart. So
-    theirs get normal noise of standard deviation `cluster_init_stddev`, by default such that
-    predictions on standardised features have about unit variance. A single cluster gets no
-    noise: it is FedAvg exactly.
+    their weights get normal noise of standard deviation `cluster_init_stddev`, by default
+    0.1 / sqrt(features): predictions on standardised features then start with a deviation of
+    about 0.1. To first order the order of the clusters' losses depends on the directions of
+    the starts and not on their size, so small starts tell clients apart as well as large ones,
+    and need not be unlearnt. (The authors' program starts at 1 / sqrt(features); on School the
+    draw of that start then decides the result.) A single cluster gets no noise: it is FedAvg
+    exactly.
     """
     starts = []
     for g in range(self.num_clusters):
       key = random_streams.key(server['seed'], Stream.INIT, g)
       start = server['model'] if g == 0 else self._spec.model.init(key)
       if self._spec.model.convex and self.num_clusters > 1:
-        noise = trees.normal_like(random_streams.fold_in(key, 0), start)
-        start = trees.add_scaled(start, noise, server['hyperparameters']['cluster_init_stddev'])
+        noise = random_streams.normal(random_streams.fold_in(key, 0), start['weights'].shape)
+        stddev = server['hyperparameters']['cluster_init_stddev']
+        start = Tree(start, weights=start['weights'] + stddev * noise)
       starts.append(start)
     return Tree(clusters=tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *starts))
 
@@ -150,8 +154,8 @@ class ClusterModels:
         return 1.0 - mean(model.metrics(outputs, data['y'])['accuracy'])
       losses = model.loss(outputs, data['y'])
       if self._score == 'mean_loss':
-        return _bounded(mean(losses), clip)
-      return mean(_bounded(losses, clip))
+        return bounded(mean(losses), clip)
+      return mean(bounded(losses, clip))
 
     def one_cluster(g, scores):
       return g + 1, tf.where(tf.equal(tf.range(self.num_clusters), g), score_of(g), scores)
@@ -201,6 +205,6 @@ class ClusterModels:
     return Tree((f'cluster_{g}_size', total['members'][g]) for g in range(self.num_clusters))
 
 
-def _bounded(losses, clip):
-  """Losses in [0, clip]; one that is not finite counts as the worst."""
+def bounded(losses, clip):
+  """Losses in [0, clip], of a score with that sensitivity; one that is not finite is the worst."""
   return tf.where(tf.math.is_finite(losses), tf.clip_by_value(losses, 0.0, clip), clip)
