@@ -302,6 +302,7 @@ def _example_level(
     num_examples=num_examples,
     batch_size=config.batch_size,
     clipping_norm=config.clipping_norm,
+    batches=config.batches,
     steps_per_round=plan.local_steps_per_round(
       num_examples,
       config.batch_size,
@@ -318,7 +319,6 @@ def _example_level(
     target_epsilon=target, delta=delta, rounds=config.rounds, **common
   )
 
-    batches=config.batches,
 
 def _selection(config: ExperimentConfig, target: Any) -> selection.PrivateSelection | None:
   """The private choices of a clustering method; None for the others."""

@@ -291,8 +291,8 @@ class ExperimentConfig:
   cluster_init_stddev: float = setting_field(
     float,
     None,
-    "Standard deviation of the weights of convex cluster models' random starts. Default: 0.1 over "
-    'the root of the number of features.',
+    "Standard deviation of convex cluster models' random starts. Default: one over the root of "
+    'the number of features.',
     Group.METHOD,
     above=0.0,
   )
@@ -351,6 +351,15 @@ class ExperimentConfig:
     above=0.0,
     privacy=('client', 'example'),
   )
+  batches: str = setting_field(
+    str,
+    'poisson',
+    'How a silo draws the batches of DP-SGD: each example by itself, or epochs in a random '
+    'order, cut into batches (shuffled), which are accounted without amplification.',
+    Group.PRIVACY,
+    choices=('poisson', 'shuffled'),
+    privacy=('example',),
+  )
   silo_epsilons: str = setting_field(
     str,
     None,
@@ -389,15 +398,6 @@ class ExperimentConfig:
     float,
     0.5,
     'Quantile of the update norms that the clipping norm follows.',
-  batches: str = setting_field(
-    str,
-    'poisson',
-    'How a silo draws the batches of DP-SGD: each example by itself, or epochs in a random '
-    'order, cut into batches (shuffled), which are accounted without amplification.',
-    Group.PRIVACY,
-    choices=('poisson', 'shuffled'),
-    privacy=('example',),
-  )
     Group.PRIVACY,
     minimum=0.0,
     maximum=1.0,

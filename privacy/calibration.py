@@ -53,8 +53,7 @@ def calibrate_client_level(
 
   def curve(noise_multiplier: float) -> np.ndarray:
     round_curve = accounting.rdp_curve(cohorts.event(noise_multiplier), cohorts.relation)
-    run = accounting.scale_curve(round_curve, rounds)
-    return run if tuning is None else tuning.curve(run)
+    return _tuned(accounting.scale_curve(round_curve, rounds), tuning)
 
   return plan.ClientLevelPrivacy(
     cohorts=cohorts,
@@ -75,8 +74,8 @@ def calibrate_example_level(
   batch_size: int,
   steps_per_round,
   clipping_norm: float,
-  cohorts: sampling.CohortSampler | None = None,
   batches: str = 'poisson',
+  cohorts: sampling.CohortSampler | None = None,
   selection: selection_lib.PrivateSelection | None = None,
   tuning: tuning_lib.PrivateTuning | None = None,
 ) -> plan.ExampleLevelPrivacy:
@@ -92,8 +91,8 @@ def calibrate_example_level(
     batch_size: B.
     steps_per_round: int [K] or scalar (`plan.local_steps_per_round`).
     clipping_norm: C.
-    cohorts: see `ExampleLevelPrivacy`.
     batches: see `ExampleLevelPrivacy`.
+    cohorts: see `ExampleLevelPrivacy`.
     selection: private selections; DP-SGD gets what they leave of the budget.
     tuning: see `ExampleLevelPrivacy`.
 
@@ -113,8 +112,8 @@ def calibrate_example_level(
     noise_multiplier=0.0,
     delta=delta,
     clipping_norm=clipping_norm,
-    cohorts=cohorts,
     batches=batches,
+    cohorts=cohorts,
     selection=selection,
     tuning=tuning,
   )
@@ -138,8 +137,8 @@ def calibrate_example_level(
     noise_multiplier=noise,
     delta=delta,
     clipping_norm=clipping_norm,
-    cohorts=cohorts,
     batches=batches,
+    cohorts=cohorts,
     selection=selection,
     tuning=tuning,
   )
@@ -155,14 +154,11 @@ def _silo_noise(
   selections: int,
   tuning: tuning_lib.PrivateTuning | None,
 ) -> float:
-  def released(run: np.ndarray) -> np.ndarray:
-    return run if tuning is None else run + tuning.curve(run)
-
   spent = np.zeros(len(accounting.RDP_ORDERS))
   if selection_epsilon is not None:
     private_selection = selection_lib.PrivateSelection(epsilon=selection_epsilon, rounds=selections)
     spent = accounting.rdp_curve(private_selection.event(selections))
-    alone = float(accounting.epsilon_of_curves(released(spent), delta)[0])
+    alone = float(accounting.epsilon_of_curves(_tuned(spent, tuning), delta)[0])
     if alone >= target_epsilon:
       raise ValueError(
         f'{selections} private selections with epsilon {selection_epsilon:.6g} alone spend '
@@ -171,7 +167,7 @@ def _silo_noise(
 
   def curve(noise_multiplier: float) -> np.ndarray:
     step_curve = accounting.rdp_curve(plan.step_event(rate, noise_multiplier))
-    return released(spent + accounting.scale_curve(step_curve, steps))
+    return _tuned(spent + accounting.scale_curve(step_curve, steps), tuning)
 
   return _smallest_noise(curve, target_epsilon, delta)
 
@@ -203,6 +199,12 @@ def _smallest_noise(
   while gap(math.log(result)) > 0:
     result = _float32_above(result * (1 + 1e-7))
   return result
+
+
+def _tuned(curve: np.ndarray, tuning: tuning_lib.PrivateTuning | None) -> np.ndarray:
+  if tuning is None:
+    return curve
+  return accounting.repeat_and_select_curve(curve, tuning.mean, tuning.shape)
 
 
 def _float32_above(value: float) -> float:

@@ -51,10 +51,8 @@ class ExampleLevelPrivacy:
     cohorts: how silos are drawn; all take part by default. Silos who sit out
       rounds spend less than is accounted: no amplification is claimed for it.
     selection: the private selections made beside DP-SGD, if any.
-    tuning: set if a silo also keeps a random number of such runs to itself, and
-      releases the best of them at the end (cross-silo paper, appendix F.3).
-      Epsilon is then that of the run which is shared round by round, composed
-      with that of the tuning.
+    tuning: set if what a silo releases is the best of a private tuning: epsilon
+      then includes the other runs.
   """
 
   # Scalars are given for every silo; the attributes are arrays [K].
@@ -64,9 +62,9 @@ class ExampleLevelPrivacy:
   noise_multiplier: Any
   delta: Any
   clipping_norm: float
+  batches: str = 'poisson'
   cohorts: sampling.CohortSampler = dataclasses.field(default=None)  # type: ignore[assignment]
   selection: selection_lib.PrivateSelection | None = None
-  batches: str = 'poisson'
   tuning: tuning_lib.PrivateTuning | None = None
 
   unit = 'example'
@@ -86,12 +84,12 @@ class ExampleLevelPrivacy:
     if np.any(steps < 0) or np.any(steps != np.floor(steps)):
       raise ValueError(f'steps per round must be whole numbers from 0, got {steps.min()}.')
     self._set('steps_per_round', steps.astype(np.int64))
-    noise = _per_silo('noise multiplier', self.noise_multiplier, len(sizes))
-    for z in (noise.min(), noise.max()):
     if self.batches not in BATCHES:
       raise ValueError(f'batches must be one of {", ".join(BATCHES)}, got {self.batches!r}.')
     if self.batches == 'shuffled' and np.any(self.steps_per_round % self.steps_per_epoch):
       raise ValueError('steps per round must be whole epochs of shuffled batches.')
+    noise = _per_silo('noise multiplier', self.noise_multiplier, len(sizes))
+    for z in (noise.min(), noise.max()):
       accounting.check_noise_multiplier(z)
     self._set('noise_multiplier', noise)
     delta = _per_silo('delta', self.delta, len(sizes))
@@ -129,8 +127,6 @@ class ExampleLevelPrivacy:
     """B_k / n_k, float64 [K]."""
     return self.batch_sizes / self.num_examples
 
-  def silo_parameters(self) -> dict[str, np.ndarray]:
-    """What each silo's DP-SGD needs, as arrays [K] to go into the client state.
   @property
   def steps_per_epoch(self) -> np.ndarray:
     """Whole batches in a silo's data: floor(n_k / B_k), int64 [K]."""
@@ -148,6 +144,8 @@ class ExampleLevelPrivacy:
       return self.steps_per_round
     return self.steps_per_round // self.steps_per_epoch
 
+  def silo_parameters(self) -> dict[str, np.ndarray]:
+    """What each silo's DP-SGD needs, as arrays [K] to go into the client state.
 
     Returns:
       noise_multiplier float32, sampling_rate float32, steps_per_round int32 and
@@ -160,8 +158,6 @@ class ExampleLevelPrivacy:
       'batch_size': self.batch_sizes.astype(np.float32),
     }
 
-  def event(self, rounds: int) -> tuple[dp_accounting.DpEvent, ...]:
-    """One event per silo, for the given number of rounds."""
   @property
   def _batches_in_words(self) -> str:
     size = f'min({self.batch_size}, n)'
@@ -173,6 +169,8 @@ class ExampleLevelPrivacy:
       f'{wording.value_range(self.accounted_steps)} epochs of a round, without amplification'
     )
 
+  def event(self, rounds: int) -> tuple[dp_accounting.DpEvent, ...]:
+    """One event per silo, for the given number of rounds."""
     return tuple(
       self._silo_event(k, accounting.check_rounds(rounds)) for k in range(self.num_silos)
     )
@@ -185,9 +183,7 @@ class ExampleLevelPrivacy:
     run = training
     if self.selection is not None:
       run = dp_accounting.ComposedDpEvent([training, self.selection.event(rounds)])
-    if self.tuning is not None:
-      run = dp_accounting.ComposedDpEvent([run, self.tuning.event(run)])
-    return run
+    return run if self.tuning is None else self.tuning.event(run)
 
   @functools.cached_property
   def _step_curves(self) -> np.ndarray:
@@ -208,7 +204,8 @@ class ExampleLevelPrivacy:
     if self.selection is not None:
       curves = curves + accounting.rdp_curve(self.selection.event(rounds))
     if self.tuning is not None:
-      curves = curves + np.stack([self.tuning.curve(curve) for curve in curves])
+      mean, shape = self.tuning.mean, self.tuning.shape
+      curves = np.stack([accounting.repeat_and_select_curve(c, mean, shape) for c in curves])
     return curves
 
   def epsilons(self, rounds: int) -> np.ndarray:
@@ -241,11 +238,7 @@ class ExampleLevelPrivacy:
     pld = None
     if self.selection is None:  # a selection's Gaussian stands for its Renyi curve only
       pld = accounting.pld_epsilon(self._silo_event(worst, rounds), float(self.delta[worst]))
-    parts = {'training': self._training_curves(rounds)}
-    if self.selection is not None:
-      choices = accounting.rdp_curve(self.selection.event(rounds))
-      parts['selection'] = np.tile(choices, (self.num_silos, 1))
-    alone = {n: accounting.epsilon_of_curves(c, self.delta)[0] for n, c in parts.items()}
+    training = accounting.epsilon_of_curves(self._training_curves(rounds), self.delta)[0]
     silos = [
       {
         'silo': k,
@@ -254,7 +247,7 @@ class ExampleLevelPrivacy:
         'steps': int(self.steps_per_round[k]) * rounds,
         'noise_multiplier': float(self.noise_multiplier[k]),
         'epsilon': float(epsilons[k]),
-        **{f'epsilon_of_{name}_alone': float(values[k]) for name, values in alone.items()},
+        'epsilon_of_training_alone': float(training[k]),
         'delta': float(self.delta[k]),
         'order': accounting.loss_of_curve(curves[k], float(self.delta[k])).order,
       }
@@ -276,7 +269,7 @@ class ExampleLevelPrivacy:
         f'{self._batches_in_words}, Gaussian noise multipliers '
         f'{wording.value_range(self.noise_multiplier)}, '
         f'{wording.value_range(self.steps_per_round * rounds)} steps; '
-        f'{self.cohorts.description}.{selecting}{wording.of_tuning(self.tuning, shared=True)}'
+        f'{self.cohorts.description}.{selecting}{wording.of_tuning(self.tuning)}'
       ),
       rounds=accounting.check_rounds(rounds),
       loss=self.loss(rounds),
@@ -287,7 +280,6 @@ class ExampleLevelPrivacy:
       outside=(
         'The sizes of the silos are public.',
         *wording.delta_warning(self.delta, self.num_examples),
-        *wording.delta_rule(self.delta, self.num_examples),
         *preprocessing,
         *wording.outside(self.tuning),
       ),

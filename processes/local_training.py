@@ -97,8 +97,8 @@ def dp_sgd(
   learning_rate,
   regularizer_gradient: Callable | None = None,
   regularizer_inside_clip: bool = False,
-):
   shuffled: bool = False,
+):
   """Steps of DP-SGD (Abadi et al. 2016, algorithm 1).
 
   Each step: every example is in the batch independently with the sampling rate, or the
@@ -129,9 +129,9 @@ def dp_sgd(
     regularizer_gradient: params -> gradient of a regulariser that needs no data.
     regularizer_inside_clip: add it to each example's gradient before clipping (as the
       cross-silo paper's experiments do) instead of to the noised mean.
-
     shuffled: batches are cut from epochs in a random order; of an epoch's last batch
       what is not whole sits out.
+
   Returns:
     (params, statistics) as `sgd`. The statistics are not private.
   """
@@ -349,5 +349,5 @@ class LocalTrainer:
       learning_rate=learning_rate,
       regularizer_gradient=regularizer_gradient,
       regularizer_inside_clip=spec.options.get('regularizer_inside_clip', False),
-    )
       shuffled=spec.plan.batches == 'shuffled',
+    )
