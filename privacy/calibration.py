@@ -53,7 +53,8 @@ def calibrate_client_level(
 
   def curve(noise_multiplier: float) -> np.ndarray:
     round_curve = accounting.rdp_curve(cohorts.event(noise_multiplier), cohorts.relation)
-    return _tuned(accounting.scale_curve(round_curve, rounds), tuning)
+    run = accounting.scale_curve(round_curve, rounds)
+    return run if tuning is None else tuning.curve(run)
 
   return plan.ClientLevelPrivacy(
     cohorts=cohorts,
@@ -154,11 +155,14 @@ def _silo_noise(
   selections: int,
   tuning: tuning_lib.PrivateTuning | None,
 ) -> float:
+  def released(run: np.ndarray) -> np.ndarray:
+    return run if tuning is None else run + tuning.curve(run)
+
   spent = np.zeros(len(accounting.RDP_ORDERS))
   if selection_epsilon is not None:
     private_selection = selection_lib.PrivateSelection(epsilon=selection_epsilon, rounds=selections)
     spent = accounting.rdp_curve(private_selection.event(selections))
-    alone = float(accounting.epsilon_of_curves(_tuned(spent, tuning), delta)[0])
+    alone = float(accounting.epsilon_of_curves(released(spent), delta)[0])
     if alone >= target_epsilon:
       raise ValueError(
         f'{selections} private selections with epsilon {selection_epsilon:.6g} alone spend '
@@ -167,7 +171,7 @@ def _silo_noise(
 
   def curve(noise_multiplier: float) -> np.ndarray:
     step_curve = accounting.rdp_curve(plan.step_event(rate, noise_multiplier))
-    return _tuned(spent + accounting.scale_curve(step_curve, steps), tuning)
+    return released(spent + accounting.scale_curve(step_curve, steps))
 
   return _smallest_noise(curve, target_epsilon, delta)
 
@@ -199,12 +203,6 @@ def _smallest_noise(
   while gap(math.log(result)) > 0:
     result = _float32_above(result * (1 + 1e-7))
   return result
-
-
-def _tuned(curve: np.ndarray, tuning: tuning_lib.PrivateTuning | None) -> np.ndarray:
-  if tuning is None:
-    return curve
-  return accounting.repeat_and_select_curve(curve, tuning.mean, tuning.shape)
 
 
 def _float32_above(value: float) -> float:

@@ -51,8 +51,10 @@ class ExampleLevelPrivacy:
     cohorts: how silos are drawn; all take part by default. Silos who sit out
       rounds spend less than is accounted: no amplification is claimed for it.
     selection: the private selections made beside DP-SGD, if any.
-    tuning: set if what a silo releases is the best of a private tuning: epsilon
-      then includes the other runs.
+    tuning: set if a silo also keeps a random number of such runs to itself, and
+      releases the best of them at the end (cross-silo paper, appendix F.3).
+      Epsilon is then that of the run which is shared round by round, composed
+      with that of the tuning.
   """
 
   # Scalars are given for every silo; the attributes are arrays [K].
@@ -183,7 +185,9 @@ class ExampleLevelPrivacy:
     run = training
     if self.selection is not None:
       run = dp_accounting.ComposedDpEvent([training, self.selection.event(rounds)])
-    return run if self.tuning is None else self.tuning.event(run)
+    if self.tuning is not None:
+      run = dp_accounting.ComposedDpEvent([run, self.tuning.event(run)])
+    return run
 
   @functools.cached_property
   def _step_curves(self) -> np.ndarray:
@@ -204,8 +208,7 @@ class ExampleLevelPrivacy:
     if self.selection is not None:
       curves = curves + accounting.rdp_curve(self.selection.event(rounds))
     if self.tuning is not None:
-      mean, shape = self.tuning.mean, self.tuning.shape
-      curves = np.stack([accounting.repeat_and_select_curve(c, mean, shape) for c in curves])
+      curves = curves + np.stack([self.tuning.curve(curve) for curve in curves])
     return curves
 
   def epsilons(self, rounds: int) -> np.ndarray:
@@ -238,7 +241,11 @@ class ExampleLevelPrivacy:
     pld = None
     if self.selection is None:  # a selection's Gaussian stands for its Renyi curve only
       pld = accounting.pld_epsilon(self._silo_event(worst, rounds), float(self.delta[worst]))
-    training = accounting.epsilon_of_curves(self._training_curves(rounds), self.delta)[0]
+    parts = {'training': self._training_curves(rounds)}
+    if self.selection is not None:
+      choices = accounting.rdp_curve(self.selection.event(rounds))
+      parts['selection'] = np.tile(choices, (self.num_silos, 1))
+    alone = {n: accounting.epsilon_of_curves(c, self.delta)[0] for n, c in parts.items()}
     silos = [
       {
         'silo': k,
@@ -247,7 +254,7 @@ class ExampleLevelPrivacy:
         'steps': int(self.steps_per_round[k]) * rounds,
         'noise_multiplier': float(self.noise_multiplier[k]),
         'epsilon': float(epsilons[k]),
-        'epsilon_of_training_alone': float(training[k]),
+        **{f'epsilon_of_{name}_alone': float(values[k]) for name, values in alone.items()},
         'delta': float(self.delta[k]),
         'order': accounting.loss_of_curve(curves[k], float(self.delta[k])).order,
       }
@@ -269,7 +276,7 @@ class ExampleLevelPrivacy:
         f'{self._batches_in_words}, Gaussian noise multipliers '
         f'{wording.value_range(self.noise_multiplier)}, '
         f'{wording.value_range(self.steps_per_round * rounds)} steps; '
-        f'{self.cohorts.description}.{selecting}{wording.of_tuning(self.tuning)}'
+        f'{self.cohorts.description}.{selecting}{wording.of_tuning(self.tuning, shared=True)}'
       ),
       rounds=accounting.check_rounds(rounds),
       loss=self.loss(rounds),
@@ -280,6 +287,7 @@ class ExampleLevelPrivacy:
       outside=(
         'The sizes of the silos are public.',
         *wording.delta_warning(self.delta, self.num_examples),
+        *wording.delta_rule(self.delta, self.num_examples),
         *preprocessing,
         *wording.outside(self.tuning),
       ),

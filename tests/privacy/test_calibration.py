@@ -1,5 +1,6 @@
 """Calibration: reference points of the papers, speed, and what cannot be reached."""
 
+import dataclasses
 import os
 import pathlib
 import time
@@ -114,8 +115,10 @@ def test_tuning_takes_its_share_of_the_total():
   plan = _client(tuning=best_of)
   assert plan.epsilon(100) == pytest.approx(2.0, rel=1e-5) and plan.epsilon(100) <= 2.0
   assert plan.noise_multiplier > 1.1 * _client().noise_multiplier
-  silos = _silos(np.array([32, 200]), tuning=best_of)
-  assert np.all(silos.epsilons(201) <= 6.0)
+  for scored in (best_of, dataclasses.replace(best_of, score_noise_multiplier=2.0)):
+    silos = _silos(np.array([32, 200]), tuning=scored)
+    assert np.all(silos.epsilons(201) <= 6.0)
+    np.testing.assert_allclose(silos.epsilons(201), 6.0, rtol=1e-5)
 
 
 def test_a_generous_target_gives_the_smallest_noise_of_the_bracket():
