@@ -110,6 +110,11 @@ _federations = st.tuples(
 )
 
 
+# FeO2: the last client has opted out, and the private ones' sum has half the weight.
+_IS_PRIVATE = np.array([1, 1, 1, 0], np.float32)
+_RATIO = 0.5
+
+
 @functools.cache
 def _client_level(name, adaptive=False):
   clipping = (
@@ -119,14 +124,17 @@ def _client_level(name, adaptive=False):
   )
   plan_ = plan.ClientLevelPrivacy(
     cohorts=sampling.PoissonCohorts(CLIENTS, 0.5), noise_multiplier=0.0, delta=1e-5,
-    clipping=clipping,
+    clipping=clipping, num_opted_out=1 if name == 'feo2' else 0,
   )  # fmt: skip
-  return Pipeline(name, plan_, rows=ROWS, features=FEATURES)
+  own = {'hyperparameters': {'ratio': _RATIO}} if name == 'feo2' else {}
+  return Pipeline(name, plan_, rows=ROWS, features=FEATURES, **own)
 
 
 def _released_sum(pipeline, machine, data, cohort):
   """(sum of the clipped updates, in units of the clip; sum of the indicators or 0)."""
-  before, after = pipeline.run(machine, data, cohort)
+  feo2 = 'ratio' in pipeline.method.hyperparameters
+  attributes = {'is_private': _IS_PRIVATE} if feo2 else {}
+  before, after = pipeline.run(machine, data, cohort, **attributes)
   step = _flat(after['model']) - _flat(before['model'])
   if 'query' in after and 'quantile_estimator_state' in after['query']:
     clip = [s['query']['sum_state']['l2_norm_clip'] for s in (before, after)]
@@ -134,8 +142,11 @@ def _released_sum(pipeline, machine, data, cohort):
     count = (moved + pipeline.plan.clipping.target_quantile) * pipeline.plan.cohorts.expected_size
   else:
     count = 0.0
-  rate = 1.0 if pipeline.spec.model is None else _server_rate(pipeline)
-  return step / rate * pipeline.plan.denominator / CLIP, count
+  denominator = pipeline.plan.denominator
+  if feo2:  # the private clients' sum, and 1 / r of the sum of who opted out, who are public
+    opted_out = np.sum(_IS_PRIVATE[list(cohort)] == 0)
+    denominator = opted_out / _RATIO + pipeline.plan.denominator
+  return step / _server_rate(pipeline) * denominator / CLIP, count
 
 
 def _server_rate(pipeline):
@@ -152,7 +163,7 @@ def _check_client_sensitivity(pipeline, machine, federation, check_count=False):
   data = pipeline.data(machine, x, y, num_examples)
   sums = {
     cohort: _released_sum(pipeline, machine, data, cohort)
-    for cohort in ((0, 1, 2), (0, 1, 2, 3), (0, 1, 3), (3,), ())
+    for cohort in ((3, 1, 2), (0, 1, 2, 3), (0, 1, 3), (0,), ())
   }
   for total, _ in sums.values():
     assert np.all(np.isfinite(total))
@@ -161,12 +172,12 @@ def _check_client_sensitivity(pipeline, machine, federation, check_count=False):
     return np.linalg.norm(sums[a][0] - sums[b][0])
 
   tolerance = 1e-5
-  assert distance((0, 1, 2, 3), (0, 1, 2)) <= 1 + tolerance  # add or remove one
-  assert distance((3,), ()) <= 1 + tolerance
-  assert distance((0, 1, 2), (0, 1, 3)) <= 2 + tolerance  # replace one
+  assert distance((0, 1, 2, 3), (3, 1, 2)) <= 1 + tolerance  # add or remove one
+  assert distance((0,), ()) <= 1 + tolerance
+  assert distance((3, 1, 2), (0, 1, 3)) <= 2 + tolerance  # replace one
   assert np.all(sums[()][0] == 0)
   if check_count:
-    assert abs(sums[(0, 1, 2, 3)][1] - sums[(0, 1, 2)][1]) <= 1 + 1e-4
+    assert abs(sums[(0, 1, 2, 3)][1] - sums[(3, 1, 2)][1]) <= 1 + 1e-4
 
 
 _quick = settings(
@@ -186,19 +197,46 @@ def test_a_client_moves_the_sum_by_at_most_the_clip(machine_of, federation):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['fedavg', 'ditto', 'ppsgd'])
+@pytest.mark.parametrize(
+  ('name', 'adaptive'),
+  [('fedavg', False), ('ditto', False), ('ppsgd', False), ('ppsgd', True), ('feo2', False)],
+)
 @given(federation=_federations)
 @_few
-def test_a_client_in_other_methods(machine_of, name, federation):
-  _check_client_sensitivity(_client_level(name), machine_of('xla'), federation)
+def test_a_client_in_other_methods(machine_of, name, adaptive, federation):
+  _check_client_sensitivity(_client_level(name, adaptive), machine_of('xla'), federation, adaptive)
+
+
+@given(_federations)
+@_quick
+def test_a_private_client_of_feo2(machine_of, federation):
+  """Its update moves the private sum by at most the clip, its indicator the count by at most 1."""
+  _check_client_sensitivity(
+    _client_level('feo2', adaptive=True), machine_of('xla'), federation, True
+  )
+
+
+@given(_federations)
+@_few
+def test_an_opted_out_client_of_feo2_is_clipped_too(machine_of, federation):
+  """It has no guarantee; but others' updates are not drowned in its."""
+  x, y, num_examples, _ = federation
+  pipeline, machine = _client_level('feo2', adaptive=True), machine_of('xla')
+  data = pipeline.data(machine, x, y, num_examples)
+  (with_, count_with), (without, count_without) = (
+    _released_sum(pipeline, machine, data, cohort) for cohort in ((0, 1, 3), (0, 1))
+  )
+  assert np.linalg.norm(with_ - without) <= 1 / _RATIO + 1e-5
+  assert abs(count_with - count_without) <= 1 + 1e-4
 
 
 @pytest.mark.slow
-@given(_federations)
+@pytest.mark.parametrize('name', ['fedavg', 'feo2', 'ppsgd'])
+@given(federation=_federations)
 @_few
-def test_a_client_on_tffs_own_runtime(machine_of, federation):
+def test_a_client_on_tffs_own_runtime(machine_of, name, federation):
   _check_client_sensitivity(
-    _client_level('fedavg', adaptive=True), machine_of('native'), federation, True
+    _client_level(name, adaptive=True), machine_of('native'), federation, True
   )
 
 
