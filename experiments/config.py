@@ -291,8 +291,8 @@ class ExperimentConfig:
   cluster_init_stddev: float = setting_field(
     float,
     None,
-    "Standard deviation of convex cluster models' random starts. Default: one over the root of "
-    'the number of features.',
+    "Standard deviation of the weights of convex cluster models' random starts. Default: 0.1 over "
+    'the root of the number of features.',
     Group.METHOD,
     above=0.0,
   )
