@@ -66,21 +66,26 @@ def squared_error() -> Objective:
 
 
 def hinge() -> Objective:
-  """Binary labels -1 and +1: hinge loss, accuracy of the sign (0 counts as +1)."""
-
-  def accuracy(outputs, y):
-    return Params(accuracy=tf.cast(tf.equal(outputs >= 0.0, y > 0.0), tf.float32))
-
-  return Objective(
-    loss=lambda outputs, y: tf.nn.relu(1.0 - y * outputs),
-    metrics=accuracy,
-    metric_names=('accuracy',),
-  )
+  """Binary labels -1 and +1: hinge loss; see `_binary` for the metrics."""
+  return _binary(lambda outputs, y: tf.nn.relu(1.0 - y * outputs))
 
 
 def logistic() -> Objective:
-  """Binary labels -1 and +1: logistic loss, accuracy of the sign."""
-  return dataclasses.replace(hinge(), loss=lambda outputs, y: tf.math.softplus(-y * outputs))
+  """Binary labels -1 and +1: logistic loss; see `_binary` for the metrics."""
+  return _binary(lambda outputs, y: tf.math.softplus(-y * outputs))
+
+
+def _binary(loss) -> Objective:
+  """Metrics: accuracy of the sign (0 counts as +1), and the loss.
+
+  The loss also tells models apart where one label is rare, and accuracy does not.
+  """
+
+  def metrics(outputs, y):
+    correct = tf.equal(outputs >= 0.0, y > 0.0)
+    return Params(accuracy=tf.cast(correct, tf.float32), loss=loss(outputs, y))
+
+  return Objective(loss=loss, metrics=metrics, metric_names=('accuracy', 'loss'))
 
 
 def cross_entropy() -> Objective:

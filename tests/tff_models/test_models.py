@@ -119,6 +119,7 @@ def test_losses_and_metrics_by_hand():
   outputs, y = tf.constant([0.5, -2.0, 0.5]), tf.constant([1.0, -1.0, -1.0])
   np.testing.assert_allclose(svm.loss(outputs, y), [0.5, 0.0, 1.5])
   np.testing.assert_allclose(svm.metrics(outputs, y)['accuracy'], [1.0, 1.0, 0.0])
+  np.testing.assert_allclose(svm.metrics(outputs, y)['loss'], svm.loss(outputs, y))
 
   logistic = _build('logistic_regression', 'binary', (2,), 1)
   np.testing.assert_allclose(
