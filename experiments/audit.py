@@ -10,6 +10,9 @@ are those of the configuration; only the data are the attacker's.
 Thousands of runs are one compiled program, a sweep over seeds. Half of them are without the
 canary. If the lower bound exceeds the claim, then sampler, mechanism and accountant do not
 belong together, and the exit code is 1.
+
+With `--audit_canaries=M` there is one run, with M canaries of which a coin decides for each
+whether it is there (Steinke et al. 2023): cheaper, and looser.
 """
 
 import collections
@@ -36,12 +39,23 @@ flags.DEFINE_integer(
   'audit_client', 0, 'Which client (silo) is attacked, by its number.',
   lower_bound=0, module_name='Audit',
 )  # fmt: skip
+flags.DEFINE_integer(
+  'audit_canaries', 0,
+  'Attack a single run with so many canaries, instead of --audit_runs with one (0).',
+  lower_bound=0, module_name='Audit',
+)  # fmt: skip
+flags.DEFINE_integer(
+  'audit_guesses', None,
+  'With --audit_canaries: on how many canaries the attacker guesses. Default: a tenth of them.',
+  lower_bound=2, module_name='Audit',
+)  # fmt: skip
 
 # Data rows of the attacked client.
 _WITH, _WITHOUT, _OPPOSITE = 0, 1, 2
 # References are computed with other random numbers than the runs: an attacker does not know
 # the mechanism's coins.
 _REFERENCE_SEEDS = 1 << 30
+_COINS = 0x636F696E
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +69,7 @@ class Target:
     client: number of the attacked client (silo) in the plan's population.
     attributes: what the attacked client's state holds besides the silo's privacy
       parameters, name -> number.
+    num_classes: of the labels; 1 if they are numbers.
   """
 
   method: Any
@@ -62,6 +77,7 @@ class Target:
   examples: Any
   client: int = 0
   attributes: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  num_classes: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,17 +134,69 @@ def audit(
   """
   from privacy import audit as statistics
 
-  own_delta = np.atleast_1d(target.plan.delta)  # of every silo, or one for all
-  delta = float(own_delta[target.client if len(own_delta) > 1 else 0])
   scores, with_canary, strength = attack(target, rounds=rounds, runs=runs, seed=seed)
   return Report(
     claimed=_claimed(target, rounds),
     bound=statistics.many_runs(
-      scores[~with_canary], scores[with_canary], delta=delta, confidence=confidence
+      scores[~with_canary], scores[with_canary], delta=_delta(target), confidence=confidence
     ),
     rounds=rounds,
     strength=strength,
   )
+
+
+def audit_one_run(
+  target: Target,
+  *,
+  rounds: int,
+  canaries: int,
+  guesses: int | None = None,
+  seed: int = 0,
+  confidence: float = 0.95,
+) -> Report:
+  """Attacks a single run with many canaries, which are there or not by fair coins.
+
+  Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023,
+  algorithm 1. The canaries are clients or, at example level, examples of the attacked silo.
+  Each pulls at a weight of its own: one feature, for one class.
+
+  Args:
+    target: what is attacked; its model is linear in the features, or begins so.
+    rounds: rounds of the run.
+    canaries: their number.
+    guesses: on how many of them the attacker guesses; a tenth of them by default.
+    seed: of the run and of the coins.
+    confidence: of the bound.
+
+  Raises:
+    ValueError: more canaries than there are clients (examples) or weights for, or a plan
+      that protects against replacing one client.
+  """
+  import runtime
+  from privacy import audit as statistics
+
+  mechanism = _Mechanism(target)
+  included = np.random.default_rng([seed, _COINS]).random(canaries) < 0.5
+  scores, strengths = np.zeros(canaries), []
+  with runtime.create('xla') as machine:
+    run = _RunWithCanaries(target, machine, included, seed)
+    for round_ in range(rounds):
+      observed, effect = run.round(round_)
+      scores += statistics.log_likelihood_ratio(observed * mechanism.steps, **mechanism.likelihood)
+      strengths.append(effect / mechanism.full_effect)
+  return Report(
+    claimed=_claimed(target, rounds),
+    bound=statistics.one_run(
+      scores, included, delta=_delta(target), confidence=confidence, guesses=guesses
+    ),
+    rounds=rounds,
+    strength=float(np.mean(strengths)),
+  )
+
+
+def _delta(target: Target) -> float:
+  own = np.atleast_1d(target.plan.delta)  # of every silo, or one for all
+  return float(own[target.client if len(own) > 1 else 0])
 
 
 def _claimed(target: Target, rounds: int) -> float:
@@ -199,23 +267,15 @@ class _Mechanism:
 class _Attacker:
   """Runs all pairs of worlds side by side: one setting of a sweep each."""
 
-  def __init__(self, target: Target, machine: Any, runs: int):
+  def __init__(self, target: Target, machine: Any, runs: int, data: Tree | None = None):
     self._target, self._machine, self._runs = target, machine, runs
     self._next = target.method.process.next
-    self._data = machine.place(_worst_case_data(target))
+    self._data = machine.place(_worst_case_data(target) if data is None else data)
 
   def start(self, seeds: np.ndarray):
     """(server states [S, ...], client states [S, ...]) before the first round."""
-    method, plan = self._target.method, self._target.plan
-    server = method.initial_server_state(0)
-    attributes = {
-      name: np.asarray([value], np.float32) for name, value in self._target.attributes.items()
-    }
-    if plan.unit == 'example':
-      attributes |= {
-        name: values[[self._target.client]] for name, values in plan.silo_parameters().items()
-      }
-    client = method.initial_client_states(server, 1, attributes)
+    server = self._target.method.initial_server_state(0)
+    client = _client_states(self._target, server, 1)
     stack = lambda leaf: np.repeat(np.asarray(leaf)[None], self._runs, axis=0)  # noqa: E731
     server = _with(_map(stack, server), 'seed', seeds.astype(np.int32))
     states = _map(lambda leaf: np.repeat(leaf, self._runs, axis=0), client)
@@ -229,8 +289,8 @@ class _Attacker:
     """
     before = self._machine.to_numpy(server), states.to_numpy()
     everyone = [True] * self._runs
-    nothing, _ = self._reference(before, np.full(self._runs, _WITHOUT))
-    canary, _ = self._reference(before, np.full(self._runs, _WITH))
+    nothing = self.reference(before, np.full(self._runs, _WITHOUT))
+    canary = self.reference(before, np.full(self._runs, _WITH))
     cohorts = self._target.plan.cohorts
     if self._target.plan.unit == 'client':
       sampled = [self._target.client in cohorts.sample(seed + s, round_) for s in range(self._runs)]
@@ -242,14 +302,14 @@ class _Attacker:
     else:
       rows, present = np.where(with_canary, _WITH, _WITHOUT), everyone
     server = self._run(server, states, rows, present)
-    released = self._released(self._machine.to_numpy(server), states.to_numpy())
+    released = _released(self._target, self._machine.to_numpy(server), states.to_numpy())
     effect = canary - nothing
     size = np.maximum(np.sum(effect**2, axis=1), 1e-30)
     observed = np.sum((released - nothing) * effect, axis=1) / size
     return server, observed, float(np.mean(np.sqrt(size)))
 
-  def _reference(self, before, rows):
-    """What would be released without noise and with the canary in every sample."""
+  def reference(self, before, rows) -> np.ndarray:
+    """What would be released, [S, P], without noise and with the canary in every sample."""
     server, clients = before
     server = _with(server, 'seed', server['seed'] + _REFERENCE_SEEDS)
     if self._target.plan.unit == 'client':
@@ -259,8 +319,7 @@ class _Attacker:
       clients = _with(clients, 'sampling_rate', np.float32(1))
     states = self._machine.place_states(clients or None)
     server = self._run(server, states, rows, [True] * self._runs)
-    after = self._machine.to_numpy(server)
-    return self._released(after, states.to_numpy()), after
+    return _released(self._target, self._machine.to_numpy(server), states.to_numpy())
 
   def _run(self, server, states, rows: np.ndarray, present: Sequence[bool]):
     cohort = [np.array([s] if here else [], np.int32) for s, here in enumerate(present)]
@@ -270,17 +329,76 @@ class _Attacker:
     )
     return server
 
-  def _released(self, server, clients) -> np.ndarray:
-    """What the attacker looks at, [S, P]."""
-    if 'clusters' in server:
-      # Whichever cluster the silo chose: the others stay as they are.
-      leaves = [np.sum(leaf, axis=1) for leaf in _leaves(server['clusters'])]
-    elif self._target.plan.unit == 'example' and 'model' in clients:
-      leaves = _leaves(clients['model'])  # a silo's personal model is protected as well
+
+def _client_states(target: Target, server, count: int) -> Tree:
+  """States of so many clients like the attacked one, before the first round."""
+  attributes = {
+    name: np.full(count, value, np.float32) for name, value in target.attributes.items()
+  }
+  if target.plan.unit == 'example':
+    attributes |= {
+      name: np.repeat(values[[target.client]], count, axis=0)
+      for name, values in target.plan.silo_parameters().items()
+    }
+  return target.method.initial_client_states(server, count, attributes)
+
+
+def _released(target: Target, server, clients) -> np.ndarray:
+  """What the attacker looks at in the states [S, ...] of S runs, [S, P]."""
+  if 'clusters' in server:
+    # Whichever cluster the silo chose: the others stay as they are.
+    leaves = [np.sum(leaf, axis=1) for leaf in _leaves(server['clusters'])]
+  elif target.plan.unit == 'example' and 'model' in clients:
+    leaves = _leaves(clients['model'])  # a silo's personal model is protected as well
+  else:
+    leaves = _leaves(server['model'])
+  flat = [np.reshape(leaf, [len(leaf), -1]).astype(np.float64) for leaf in leaves]
+  return np.concatenate(flat, axis=1)
+
+
+class _RunWithCanaries:
+  """One run, and beside it what each canary would do to it by itself."""
+
+  def __init__(self, target: Target, machine: Any, included: np.ndarray, seed: int):
+    self._target, self._machine, self._included = target, machine, included
+    self._seed, self._clients_attacked = seed, target.plan.unit == 'client'
+    data = _many_canaries(target, included)
+    self._attacker = _Attacker(target, machine, len(included) + 1, data)
+    self._data = machine.place(data)
+    server = target.method.initial_server_state(seed)
+    states = _client_states(target, server, len(included) if self._clients_attacked else 1)
+    self._server, self._states = server, machine.place_states(states or None)
+
+  def round(self, round_: int) -> tuple[np.ndarray, float]:
+    """One round: (each canary's share in what was released [M], their mean size)."""
+    target, count = self._target, len(self._included)
+    server = self._machine.to_numpy(self._server)
+    settings = np.arange(count + 1)  # the last one is without any canary
+    own = settings % count if self._clients_attacked else np.zeros_like(settings)
+    before = (
+      _map(lambda leaf: np.repeat(np.asarray(leaf)[None], count + 1, axis=0), server),
+      _map(lambda leaf: np.asarray(leaf)[own], self._states.to_numpy()),
+    )
+    reference = self._attacker.reference(before, settings)
+    if self._clients_attacked:
+      sampled = target.plan.cohorts.sample(self._seed, round_)
+      cohort = sampled[sampled < count]
+      cohort = rows = cohort[self._included[cohort]].astype(np.int32)
     else:
-      leaves = _leaves(server['model'])
-    flat = [np.reshape(leaf, [self._runs, -1]).astype(np.float64) for leaf in leaves]
-    return np.concatenate(flat, axis=1)
+      cohort, rows = np.zeros(1, np.int32), np.array([count + 1], np.int32)
+    self._server, _ = self._machine.round(
+      target.method.process.next, self._server, self._states, self._data, cohort, data_rows=rows
+    )
+    stack = lambda tree: _map(lambda leaf: np.asarray(leaf)[None], tree)  # noqa: E731
+    clients = self._states.to_numpy()
+    released = _released(
+      target, stack(self._machine.to_numpy(self._server)),
+      clients if self._clients_attacked else _map(lambda leaf: leaf[:1], clients),
+    )  # fmt: skip
+    effects = reference[:-1] - reference[-1]
+    size = np.maximum(np.sum(effects**2, axis=1), 1e-30)
+    observed = effects @ (released[0] - reference[-1]) / size
+    return observed, float(np.mean(np.sqrt(size)))
 
 
 def _worst_case_data(target: Target) -> Tree:
@@ -289,32 +407,77 @@ def _worst_case_data(target: Target) -> Tree:
   At example level the canary is the first example, the others are zero and contribute
   (next to) nothing. At client level all examples are the canary's.
   """
-  spec, example_level = target.examples, target.plan.unit == 'example'
-  x = np.zeros([3, *spec.x_shape], spec.x_dtype)
-  y = np.zeros([3, *spec.y_shape], spec.y_dtype)
-  count = np.full(3, spec.x_shape[0], np.int32)
-  if example_level:
-    count[:] = target.plan.num_examples[target.client]
-  which = np.s_[:1] if example_level else np.s_[:]
-  # A large residual, on a feature that is small enough for the local steps to be stable.
-  x[[_WITH, _OPPOSITE], which] = _first_feature(spec, 100.0 if example_level else 1.0)
-  if np.issubdtype(np.dtype(spec.y_dtype), np.floating):
-    binary = target.method._model.name == 'linear_svm'
-    y[:] = 1.0 if binary else 0.0
-    y[_WITH, which] = 1.0 if binary else 1e6
-    y[_OPPOSITE, which] = -y[_WITH, which]
-  else:
-    y[_OPPOSITE, which] = 1
-  if not example_level:
-    count[_WITHOUT] = 0
-  return Tree(x=x, y=y, num_examples=count, client_id=np.full(3, target.client, np.int32))
+  data = _nothing(target, 3)
+  which = np.s_[:1] if target.plan.unit == 'example' else np.s_[:]
+  example, label, opposite = _canary(target, 0)
+  data['x'][[_WITH, _OPPOSITE], which] = example
+  data['y'][_WITH, which], data['y'][_OPPOSITE, which] = label, opposite
+  if target.plan.unit == 'client':
+    data['num_examples'][_WITHOUT] = 0
+  return data
 
 
-def _first_feature(spec, value: float) -> np.ndarray:
+def _many_canaries(target: Target, included: np.ndarray) -> Tree:
+  """Data sets with each of the canaries alone [M], with none, and with those included."""
+  spec, plan, count = target.examples, target.plan, len(included)
+  by_client = plan.unit == 'client'
+  if by_client and plan.cohorts.relation.name == 'REPLACE_ONE':
+    raise ValueError('--audit_canaries needs cohorts that clients are added to or removed from.')
+  most = {
+    'clients': plan.cohorts.population if by_client else count,
+    'examples of the silo': count if by_client else int(plan.num_examples[target.client]),
+    'features, once for each class': int(np.prod(spec.x_shape[1:])) * target.num_classes,
+  }
+  for what, number in most.items():
+    if count > number:
+      raise ValueError(f'--audit_canaries={count} must be at most {number}, the number of {what}.')
+  data = _nothing(target, count + 2)
+  for i in range(count):
+    example, label, _ = _canary(target, i)
+    rows, place = ([i], np.s_[:]) if by_client else ([i, count + 1][: 1 + included[i]], i)
+    for row in rows:
+      data['x'][row, place], data['y'][row, place] = example, label
+  if by_client:
+    data['num_examples'][count] = 0
+    data['client_id'][:count] = np.arange(count)
+  return data
+
+
+def _nothing(target: Target, rows: int) -> Tree:
+  """Data sets of the attacked client whose examples are all zero."""
+  spec = target.examples
+  count = spec.x_shape[0]
+  if target.plan.unit == 'example':
+    count = target.plan.num_examples[target.client]
+  y = np.zeros([rows, *spec.y_shape], spec.y_dtype)
+  if _is_svm(target):
+    y[:] = 1
+  return Tree(
+    x=np.zeros([rows, *spec.x_shape], spec.x_dtype), y=y,
+    num_examples=np.full(rows, count, np.int32),
+    client_id=np.full(rows, target.client, np.int32),
+  )  # fmt: skip
+
+
+def _canary(target: Target, number: int) -> tuple[np.ndarray, Any, Any]:
+  """(x, y, y of its opposite) of an example that moves one weight as far as the clip allows."""
+  spec = target.examples
   example = np.zeros(spec.x_shape[1:], spec.x_dtype)
-  integer = np.issubdtype(np.dtype(spec.x_dtype), np.integer)
-  example.reshape(-1)[0] = np.iinfo(spec.x_dtype).max if integer else value
-  return example
+  # A large residual on a feature that outweighs the bias, which all canaries share, and is
+  # small enough for a client's local steps to be stable.
+  value: float = 100.0 if target.plan.unit == 'example' else 3.0
+  if np.issubdtype(np.dtype(spec.x_dtype), np.integer):
+    value = np.iinfo(spec.x_dtype).max
+  example.reshape(-1)[number % example.size] = value
+  if np.issubdtype(np.dtype(spec.y_dtype), np.floating):
+    label = 1.0 if _is_svm(target) else 1e6
+    return example, label, -label
+  label = number // example.size
+  return example, label, 1 - min(label, 1)
+
+
+def _is_svm(target: Target) -> bool:
+  return target.method._model.name == 'linear_svm'
 
 
 def _map(function, tree):
@@ -383,6 +546,7 @@ def _audit_configuration(config, values) -> Report:
   _, clients = experiment.initial_states()
   own = clients.get('attributes', {})
   silo: dict[str, Any] = getattr(experiment.plan, 'silo_parameters', dict)()
+  task = experiment.dataset.task
   somebody = experiment.dataset.train.load(np.zeros([1], np.int32))
   target = Target(
     method=experiment.method,
@@ -390,8 +554,18 @@ def _audit_configuration(config, values) -> Report:
     examples=evaluation.examples_spec(somebody),
     client=client,
     attributes={name: float(own[name][client]) for name in own if name not in silo},
+    num_classes=task.num_outputs if task.kind == 'classification' else 1,
   )
   with startup.quiet():
+    if values.audit_canaries:
+      return audit_one_run(
+        target,
+        rounds=config.rounds,
+        canaries=values.audit_canaries,
+        guesses=values.audit_guesses,
+        seed=config.seed,
+        confidence=values.audit_confidence,
+      )
     return audit(
       target,
       rounds=config.rounds,

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import runtime
 from experiments import audit as audit_tool
 from privacy import audit, plan, sampling
 from processes import local_training
@@ -159,33 +158,67 @@ def test_silos(name, plan_, options):
   assert 3.2 < report.claimed < 4.6
 
 
-@pytest.mark.slow
-def test_one_run_with_many_canaries():
-  """Steinke et al.: a thousand clients, each there by a coin, in one run of the process."""
-  canaries, rounds = 1000, 4
-  claim = targets.client_level(
-    2.0, delta=1e-5, cohorts=sampling.EveryClient(canaries), clipping=plan.FixedClipping(norm=0.5)
-  )
-  method = targets.target('fedavg', claim, features=canaries).method
-  included = np.random.default_rng(0).random(canaries) < 0.5
-  # Client i is the only one whose examples have feature i, and pulls it to the clip.
-  x = 30 * np.eye(canaries, dtype=np.float32)[:, None, :]
-  with runtime.create('xla') as machine:
-    data = machine.place(
-      {
-        'x': x, 'y': np.full([canaries, 1], 1e6, np.float32),
-        'num_examples': np.ones(canaries, np.int32),
-        'client_id': np.arange(canaries, dtype=np.int32),
-      }
+def _one_run_target(name='fedavg', cls=None, canaries=300, z=0.8):
+  if name == 'mr_mtl':
+    plan_ = targets.silo_level(z, rows=canaries, batch_size=canaries, delta=1e-5, cls=cls)
+  else:
+    plan_ = targets.client_level(
+      z, delta=1e-5, cohorts=sampling.EveryClient(canaries),
+      clipping=plan.FixedClipping(norm=0.5), cls=cls or plan.ClientLevelPrivacy,
     )  # fmt: skip
-    server, nobody = method.initial_server_state(3), machine.place_states(None)
-    for _ in range(rounds):
-      server, _ = machine.round(
-        method.process.next, server, nobody, data, np.flatnonzero(included).astype(np.int32)
-      )
-    scores = machine.to_numpy(server)['model']['weights']
-  bound = audit.one_run(scores, included, delta=1e-5, guesses=200).epsilon
-  assert claim.epsilon(rounds) / 5 < bound <= claim.epsilon(rounds)
+  rows = canaries if name == 'mr_mtl' else 1
+  return targets.target(name, plan_, rows=rows, batch_size=rows, features=canaries)
+
+
+@pytest.mark.parametrize('name', ['fedavg', pytest.param('mr_mtl', marks=pytest.mark.slow)])
+def test_one_run_with_many_canaries(name):
+  """Steinke et al.: hundreds of clients (examples), each there by a coin, in one run."""
+  report = audit_tool.audit_one_run(_one_run_target(name), rounds=1, canaries=300, guesses=60)
+  print(report.text())
+  assert report.claimed / 5 < report.bound.epsilon <= report.claimed
+  assert report.strength == pytest.approx(1.0, abs=0.1)
+  assert 'one run with 300 canaries' in report.text()
+
+
+@pytest.mark.slow
+def test_one_run_with_sampled_cohorts_over_rounds():
+  claim = targets.client_level(
+    1.0, delta=1e-5, cohorts=sampling.PoissonCohorts(300, 0.5),
+    clipping=plan.FixedClipping(norm=0.5),
+  )  # fmt: skip
+  target = targets.target('fedavg', claim, features=300)
+  report = audit_tool.audit_one_run(target, rounds=4, canaries=300, guesses=60)
+  assert 0 < report.bound.epsilon <= report.claimed
+
+
+def test_one_run_shows_that_a_clip_was_skipped():
+  target = _one_run_target(cls=_NoClip, z=4.0)
+  report = audit_tool.audit_one_run(target, rounds=1, canaries=300, guesses=60)
+  assert report.broken
+
+
+@pytest.mark.parametrize(
+  ('target', 'canaries', 'message'),
+  [
+    (lambda: _one_run_target(canaries=8), 9, 'at most 8, the number of clients'),
+    (lambda: _one_run_target('mr_mtl', canaries=8), 9, 'at most 8, the number of examples'),
+    (
+      lambda: targets.target('fedavg', targets.client_level(1.0)),
+      4,
+      'at most 3, the number of features',
+    ),
+    (
+      lambda: targets.target(
+        'fedavg', targets.client_level(1.0, cohorts=sampling.FixedSizeCohorts(8, 4))
+      ),
+      2,
+      'added to or removed from',
+    ),
+  ],
+)
+def test_one_run_refuses(target, canaries, message):
+  with pytest.raises(ValueError, match=message):
+    audit_tool.audit_one_run(target(), rounds=1, canaries=canaries)
 
 
 # --------------------------------------------------------------- broken twins
