@@ -6,12 +6,14 @@ be approved, so the file is made by the user:
 
 1. Apply at adni.loni.usc.edu and download the AV45 PET scans ('Coreg, Avg, Std Img
    and Vox Siz, Uniform Resolution') with their SUVR values.
-2. Take one axial slice image for each scan (the paper has 11,040 in all), scaled
-   to 32x32 grey values 0..255.
+2. Take axial slices of each scan (96 in the paper, whose 11,040 images would then be
+   115 scans), scaled to 32x32 grey values 0..255.
 3. Save `adni.npz` with the arrays
    `x` [M, 32, 32] uint8, `y` [M] float32 (the SUVR value), and
    `silo` [M] (the manufacturer, as text or number):
    `numpy.savez_compressed('adni.npz', x=x, y=y, silo=silo)`.
+
+The split is of images, as in the paper: slices of one scan may be on both sides of it.
 """
 
 import os
@@ -58,7 +60,10 @@ def load(
     test=test,
     client_ids=tuple(f'scanner_{id_}' for id_ in ids),
     x_scale=1 / 255,
-    preprocessing=('Pixels are divided by 255, a public constant, which costs no privacy.',),
+    preprocessing=(
+      'Pixels are divided by 255, a public constant, which costs no privacy.',
+      'An example is one slice: a patient of whom there are several is not protected as a whole.',
+    ),
     checksums={FILE.name: file.sha256},
     citation=_CITATION,
   )
