@@ -1,6 +1,5 @@
 """From a configuration to something that can run: data, plan, model, method."""
 
-import csv
 import dataclasses
 import functools
 import math
@@ -13,10 +12,10 @@ import numpy as np
 import datasets
 import processes
 import tff_models
-from experiments import evaluation, validation
+from experiments import evaluation, silo_tables, validation
 from experiments.config import ExperimentConfig, settings
 from experiments.settings import Group
-from privacy import calibration, nothing_shared, opt_out, plan, sampling, selection
+from privacy import calibration, nothing_shared, opt_out, plan, sampling, selection, tuning
 from processes.method import BuildSpec, FederatedMethod
 from processes.pooled import pool_clients
 from tff_models.model import Model
@@ -72,6 +71,12 @@ class Experiment:
     attributes = {}
     if isinstance(self.plan, plan.ExampleLevelPrivacy):
       attributes = self.plan.silo_parameters()
+    if self.config.silo_lambdas is not None:
+      attributes['mtl_lambda_factor'] = silo_tables.read_lambdas(
+        pathlib.Path(self.config.silo_lambdas), self.dataset.client_ids
+      )
+    if 'tuning_runs' in self.method.attributes:
+      attributes['tuning_runs'] = tuning_runs(self.config, self.plan)
     if self.config.method == 'feo2':
       attributes['is_private'] = ~opted_out(self.config, self.dataset)
     clients = self.method.initial_client_states(server, self.dataset.num_clients, attributes)
@@ -161,6 +166,8 @@ def build_process(
   privacy_plan = build_plan(config, dataset)
   somebody = dataset.train.load(np.zeros([1], np.int32))
   hyperparameters, options = method_settings(config)
+  if config.tuning_eta is not None:
+    options['tuning_slots'] = tuning_runs(config, privacy_plan).max()
   method = processes.build(
     config.method,
     BuildSpec(
@@ -294,7 +301,7 @@ def _example_level(
   target: Any = config.target_epsilon
   delta: Any = config.delta
   if config.silo_epsilons is not None:
-    target, delta = read_silo_epsilons(
+    target, delta = silo_tables.read_epsilons(
       pathlib.Path(config.silo_epsilons), dataset.client_ids, config.delta
     )
   common: dict[str, Any] = dict(
@@ -310,6 +317,7 @@ def _example_level(
       passes=processes.METHODS[config.method].passes,
     ),
     selection=_selection(config, target),
+    tuning=_tuning(config),
   )
   if config.noise_multiplier is not None:
     return plan.ExampleLevelPrivacy(
@@ -318,6 +326,24 @@ def _example_level(
   return calibration.calibrate_example_level(
     target_epsilon=target, delta=delta, rounds=config.rounds, **common
   )
+
+
+def _tuning(config: ExperimentConfig) -> tuning.PrivateTuning | None:
+  """The private tuning of a method that has one; None for the others."""
+  if config.tuning_eta is None:
+    return None
+  return tuning.PrivateTuning.of_gamma(
+    gamma=config.tuning_gamma,
+    shape=config.tuning_eta,
+    score_noise_multiplier=config.tuning_score_noise,
+  )
+
+
+def tuning_runs(config: ExperimentConfig, privacy_plan: plan.PrivacyPlan) -> np.ndarray:
+  """h_k of every silo, int32 [K], each drawn by itself: the silo's secret, not released."""
+  assert isinstance(privacy_plan, plan.ExampleLevelPrivacy) and privacy_plan.tuning is not None
+  draw = privacy_plan.tuning.draw
+  return np.array([draw(config.seed, k) for k in range(privacy_plan.num_silos)], np.int32)
 
 
 def _selection(config: ExperimentConfig, target: Any) -> selection.PrivateSelection | None:
@@ -335,60 +361,6 @@ def _selection(config: ExperimentConfig, target: Any) -> selection.PrivateSelect
   return selection.PrivateSelection(
     epsilon=epsilon, rounds=round(config.selection_fraction * config.rounds)
   )
-
-
-def read_silo_epsilons(
-  path: pathlib.Path, silos: tuple[str, ...], delta: float | None
-) -> tuple[np.ndarray, np.ndarray]:
-  """Reads one budget per silo from a CSV file with the columns silo, epsilon[, delta].
-
-  Args:
-    path: the file.
-    silos: the silos' names, in the order of the result.
-    delta: of the silos without one of their own.
-
-  Returns:
-    (epsilons, deltas), float64 [K] each.
-
-  Raises:
-    ValueError: a silo that is missing, unknown or there twice, or a number that is none.
-  """
-  flag = f'--silo_epsilons={path}'
-  try:
-    with open(path, newline='', encoding='utf-8-sig') as file:
-      reader = csv.DictReader(file)
-      columns, rows = reader.fieldnames or [], list(reader)
-  except (OSError, UnicodeDecodeError, csv.Error) as error:
-    raise ValueError(f'{flag} cannot be read: {getattr(error, "strerror", error)}.') from error
-  if not {'silo', 'epsilon'} <= set(columns):
-    raise ValueError(f'{flag} must have the columns silo and epsilon, not {", ".join(columns)}.')
-  budgets: dict[str, tuple[float, float]] = {}
-  for line, row in enumerate(rows, start=2):
-    silo, where = (row['silo'] or '').strip(), f'{flag}, line {line}'
-    if silo not in silos:
-      raise ValueError(f'{where}: silo {silo!r} is not in the data, whose first is {silos[0]!r}.')
-    if silo in budgets:
-      raise ValueError(f'{where}: silo {silo!r} is there a second time.')
-    epsilon = _positive(row['epsilon'], f'{where}: epsilon')
-    own_delta = _positive(row['delta'], f'{where}: delta') if row.get('delta') else delta
-    if own_delta is None:
-      raise ValueError(f'{where}: silo {silo!r} has no delta; add a column or give --delta.')
-    budgets[silo] = (epsilon, own_delta)
-  missing = [silo for silo in silos if silo not in budgets]
-  if missing:
-    raise ValueError(f'{flag} has no budget for {len(missing)} silos, such as {missing[0]!r}.')
-  table = np.array([budgets[silo] for silo in silos], np.float64)
-  return table[:, 0], table[:, 1]
-
-
-def _positive(text: str | None, what: str) -> float:
-  try:
-    value = float(text or '')
-  except ValueError:
-    value = float('nan')
-  if not 0 < value < float('inf'):
-    raise ValueError(f'{what} is {text!r}; it must be a positive number.')
-  return value
 
 
 def method_settings(config: ExperimentConfig) -> tuple[dict[str, float], dict[str, Any]]:

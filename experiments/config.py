@@ -140,6 +140,27 @@ class ExperimentConfig:
     choices=('uniform', 'examples'),
   )
 
+  silo_lambdas: str = setting_field(
+    str,
+    None,
+    "CSV file with the columns silo and mtl_lambda, one row per silo: each silo's own strength, in "
+    'units of --mtl_lambda.',
+    Group.METHOD,
+  )
+  tuning_lambdas: str = setting_field(
+    str,
+    '0.1,1,10',
+    "The values among which each silo's runs draw theirs of --mtl_lambda, with commas.",
+    Group.METHOD,
+  )
+  tuning_score_clip: float = setting_field(
+    float,
+    1.0,
+    'Upper bound to which the losses of held-out examples are clipped in the score of a run.',
+    Group.METHOD,
+    above=0.0,
+  )
+
   personal_learning_rate: float = setting_field(
     float,
     None,
@@ -377,6 +398,30 @@ class ExperimentConfig:
     above=0.0,
     maximum=0.5,
     privacy=('client', 'example'),
+  )
+  tuning_eta: float = setting_field(
+    float,
+    0.0,
+    "Shape of the truncated negative binomial number of each silo's runs: 1 geometric, 0 "
+    'logarithmic.',
+    Group.PRIVACY,
+    above=-1.0,
+    maximum=100.0,
+  )
+  tuning_gamma: float = setting_field(
+    float,
+    0.2,
+    "The other parameter of the number of each silo's runs: a smaller one gives more runs.",
+    Group.PRIVACY,
+    minimum=0.001,
+    maximum=0.999,
+  )
+  tuning_score_noise: float = setting_field(
+    float,
+    2.0,
+    "Standard deviation of the noise on the score of a silo's run, divided by --tuning_score_clip.",
+    Group.PRIVACY,
+    above=0.0,
   )
   clipping_norm: float = setting_field(
     float,

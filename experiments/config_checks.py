@@ -21,6 +21,11 @@ def check(config: 'ExperimentConfig') -> None:
 
 
 def _check_method(config: 'ExperimentConfig') -> None:
+  if config.method == 'tuned_mr_mtl' and not config.validation_fraction:
+    raise ValueError(
+      '--method=tuned_mr_mtl needs --validation_fraction, the share of examples which a silo holds '
+      'out to score its runs, such as --validation_fraction=0.2.'
+    )
   units = processes.registry.METHODS[config.method].privacy_units
   if config.privacy not in units:
     raise ValueError(

@@ -18,7 +18,7 @@ from experiments import checkpoints, console, events, figures, interruption, res
 from experiments import progress as progress_lib
 from experiments.build import Experiment, build_process
 from experiments.config import ExperimentConfig
-from experiments.evaluation import Evaluator, client_data
+from experiments.evaluation import Evaluator, client_data, examples_spec
 from experiments.metrics import ROUND, MetricTable
 
 # Between two looks at the device the loop only hands out work.
@@ -165,6 +165,8 @@ class _Loop:
       )
       self._rounds_done += 1
       self._pending.append((self._rounds_done, metrics))
+      if self._rounds_done == config.rounds and method.releases:
+        self._release()
       if self._is_due(config.eval_every):
         self._collect(then_show=False)
         self._evaluate()
@@ -210,6 +212,17 @@ class _Loop:
       self._progress.close()
     if self._events is not None:
       self._events.close()
+
+  def _release(self) -> None:
+    """Lets every client choose what it releases, by its held-out examples."""
+    validation = self._experiment.dataset.validation
+    assert validation is not None  # the configuration has been checked
+    everyone = np.arange(validation.num_clients)
+    held_out = validation.load(everyone)
+    self._server, _ = self._machine.round(
+      self._experiment.method.build_release(examples_spec(held_out)), self._server, self._clients,
+      self._machine.place(client_data(held_out)), everyone,
+    )  # fmt: skip
 
   def _is_due(self, every: int) -> bool:
     done = self._rounds_done

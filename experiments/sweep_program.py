@@ -55,7 +55,9 @@ def run_all(
   """
   first = next(iter(configs.values()))
   experiments = build_all(configs)
-  if first.runtime != 'xla' or any(e.is_loaded_by_cohort for e in experiments.values()):
+  if first.runtime != 'xla' or any(
+    e.is_loaded_by_cohort or e.method.releases for e in experiments.values()
+  ):
     for name, experiment in experiments.items():
       _run_alone(name, experiment, num_settings, report)
     return
@@ -112,6 +114,8 @@ def _variant_of(built: list[Experiment], config: ExperimentConfig, dataset) -> E
 
 def _is_variant(other: Experiment, config: ExperimentConfig) -> bool:
   """Whether `config` needs only other values in the states of an experiment."""
+  if other.method.releases:
+    return False  # its shapes depend on the seed
   given, _ = build.method_settings(config)
   free = {'seed', *(given.keys() & other.method.hyperparameters.keys())}
   if getattr(other.plan, 'selection', None) is None:
@@ -165,7 +169,7 @@ def _shape_key(experiment: Experiment) -> tuple:
 
 
 def _run_alone(name: str, experiment: Experiment, num_settings: int, report: Report) -> None:
-  """A run by the ordinary loop: TFF's own runtime, or data loaded by cohort."""
+  """A run by the ordinary loop: TFF's own runtime, data loaded by cohort, a final release."""
   config = experiment.config
   if is_finished(pathlib.Path(config.output_dir)):
     return

@@ -27,8 +27,8 @@ def hold_out(
   train = dataset.train
   rows = [_split(int(n), fraction, seed, k) for k, n in enumerate(train.num_examples)]
   sentence = (
-    f"{fraction:.4g} of each client's training examples are held out for choosing settings: they "
-    'are never trained on, and what is chosen by them is outside the guarantee.'
+    f"{fraction:.4g} of each client's training examples are held out: they are never trained on, "
+    'and settings chosen by looking at results on them are outside the guarantee.'
   )
   return dataclasses.replace(
     dataset,

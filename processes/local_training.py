@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -299,6 +300,7 @@ class LocalTrainer:
     learning_rate=None,
     batch_stream: Stream = Stream.BATCH,
     noise_stream: Stream = Stream.DP_NOISE,
+    indices: tuple[Any, ...] = (),
   ):
     """Trains from `params`; returns (params, statistics).
 
@@ -312,6 +314,7 @@ class LocalTrainer:
         `client_learning_rate_decay` for every round before this one where a method has it.
       batch_stream: stream of the batches, another one for a second model's passes.
       noise_stream: stream of the noise, likewise.
+      indices: int32 scalars which tell trainings of one round and stream apart.
     """
     spec = self._spec
     hyper = server['hyperparameters']
@@ -320,7 +323,7 @@ class LocalTrainer:
       if 'client_learning_rate_decay' in hyper:
         rounds = tf.cast(server['round'], tf.float32)
         learning_rate *= tf.pow(hyper['client_learning_rate_decay'], rounds)
-    where = (server['round'], data['client_id'])
+    where = (server['round'], data['client_id'], *indices)
     batch_key = random_streams.key(server['seed'], batch_stream, *where)
     if not self._private:
       return sgd(

@@ -133,6 +133,7 @@ class FederatedMethod:
   _init_client: Callable[[Tree], Tree]
   _models: Mapping[str, Callable[[Tree, Tree], model_lib.Params]]
   _model: model_lib.Model
+  _release: Callable[[Tree, Tree, Tree], Tree] | None = None
 
   def initial_server_state(
     self, seed: int, hyperparameters: Mapping[str, float] | None = None
@@ -250,6 +251,45 @@ class FederatedMethod:
 
     return evaluate
 
+  @property
+  def releases(self) -> bool:
+    """Whether clients choose what they release after the last round."""
+    return self._release is not None
+
+  def build_release(self, examples: ExamplesSpec) -> tff.Computation:
+    """The computation that follows the last round, of a method that `releases`.
+
+    Args:
+      examples: shapes of the examples by which the clients choose.
+
+    Returns:
+      `(server_state@SERVER, client_state@CLIENTS, data@CLIENTS) -> (server_state@SERVER,
+      client_state@CLIENTS, metrics@SERVER)`, a round that changes the clients' states only
+      and has no metrics.
+    """
+    server_type, client_type, _ = self.process.next.type_signature.parameter
+    choose = self._release
+    if choose is None:
+      raise ValueError('The method releases nothing after its last round.')
+
+    @tff.tensorflow.computation(server_type.member, client_type.member, examples.tff_type)
+    def release_of_client(server, client, data):
+      return choose(server, client, data)
+
+    @tff.tensorflow.computation
+    def no_metrics():
+      return Tree()
+
+    @tff.federated_computation(
+      server_type, client_type, tff.FederatedType(examples.tff_type, tff.CLIENTS)
+    )
+    def release(server_state, client_state, data):
+      server_at_clients = tff.federated_broadcast(server_state)
+      chosen = tff.federated_map(release_of_client, (server_at_clients, client_state, data))
+      return server_state, chosen, tff.federated_value(no_metrics(), tff.SERVER)
+
+    return release
+
 
 def _check_accounted(values: Mapping[str, float], accounted: Mapping[str, float]) -> None:
   for name, value in accounted.items():
@@ -269,6 +309,7 @@ def assemble(
   init_client: Callable[[Tree], Mapping[str, Any]] | None = None,
   attributes: Attributes | None = None,
   released_metrics: frozenset[str] = frozenset(),
+  release: Callable[[Tree, Tree, Tree], Tree] | None = None,
 ) -> FederatedMethod:
   """Makes a method of what its clients and its server do.
 
@@ -286,6 +327,8 @@ def assemble(
     attributes: further scalars that each client's state holds, besides the silo's
       privacy parameters at example level.
     released_metrics: names of metrics that are DP releases.
+    release: what a client does after the last round, for methods in which it then chooses
+      what it releases: (server state, client state, held-out data) -> client state.
   """
   if spec.plan.unit == 'example':  # what is clipped is what the plan says
     hyperparameters = {**hyperparameters, 'clipping_norm': spec.plan.clipping_norm}
@@ -371,4 +414,5 @@ def assemble(
     _init_client=full_init_client,
     _models=models,
     _model=spec.model,
+    _release=release,
   )

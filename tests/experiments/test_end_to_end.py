@@ -100,6 +100,57 @@ def test_dp_fedavg_and_its_resume(tmp_path, capsys, monkeypatch):
   assert_same(tmp_path / 'b', tmp_path / 'a')
 
 
+@pytest.mark.slow
+def test_private_tuning_and_its_resume(tmp_path, monkeypatch, capsys):
+  """Appendix F.3: the release comes after the last round, and once however often one resumes."""
+  flags = [
+    *SMALL[:3], '--method=tuned_mr_mtl', '--privacy=example', '--target_epsilon=8', '--delta=1e-2',
+    '--validation_fraction=0.2', '--tuning_lambdas=0,10', '--tuning_gamma=0.4', '--rounds=3',
+    '--eval_every=1', '--checkpoint_every=1',
+  ]  # fmt: skip
+  assert run(*flags, f'--output_dir={tmp_path}/a') == 0
+  _, summary, privacy = load(tmp_path / 'a')
+  assert privacy['epsilon'] == pytest.approx(8, rel=1e-4) and privacy['epsilon'] <= 8
+  assert 'scores with noise multiplier 2' in privacy['mechanism']
+  assert 'gamma 0.4' in privacy['mechanism'] and 'shared round by round' in privacy['mechanism']
+  assert 'looking at results are not accounted for' not in privacy['statement']
+  assert privacy['pld_epsilon'] is None
+  for silo in privacy['silos']:
+    assert silo['epsilon'] > 1.4 * silo['epsilon_of_training_alone']
+  # Until the release the clients' own model is the pivot; then it is another one.
+  assert summary['metrics']['test_loss'] != pytest.approx(_pivots_loss(flags, tmp_path))
+
+  from experiments import runner
+
+  original, rounds = runner._Loop._collect, []
+
+  def collect_then_signal(self, **keywords):
+    original(self, **keywords)
+    if self._rounds_done == 2 and not rounds:
+      rounds.append(2)
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  monkeypatch.setattr(runner._Loop, '_collect', collect_then_signal)
+  assert run(*flags, f'--output_dir={tmp_path}/b') == 143
+  for _ in range(2):
+    assert run(*flags, f'--output_dir={tmp_path}/b', '--resume') == 0
+    assert_same(tmp_path / 'b', tmp_path / 'a')
+  capsys.readouterr()
+  without = [flag for flag in flags if 'validation' not in flag]
+  assert run(*without, f'--output_dir={tmp_path}/c') == 2
+  assert 'needs --validation_fraction' in capsys.readouterr().err
+
+
+def _pivots_loss(flags, tmp_path):
+  """Of the same run in which nothing is released."""
+  from experiments import runner
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(runner._Loop, '_release', lambda self: None)
+    assert run(*flags, f'--output_dir={tmp_path}/pivots') == 0
+  return load(tmp_path / 'pivots')[1]['metrics']['test_loss']
+
+
 @pytest.mark.parametrize(
   'arguments',
   [
@@ -141,7 +192,7 @@ def test_silo_epsilons(tmp_path):
     ('silo,epsilon\nclient_0,-1\n', "line 2: epsilon is '-1'; it must be a positive number"),
     ('silo,epsilon\nclient_0,nan\n', "epsilon is 'nan'"),
     ('silo,epsilon\nclient_0,\n', "epsilon is ''"),
-    ('silo,epsilon\nclient_0,1\n', "no budget for 9 silos, such as 'client_1'"),
+    ('silo,epsilon\nclient_0,1\n', "no row for 9 silos, such as 'client_1'"),
     ('silo,epsilon,delta\nclient_0,1,x\n', "delta is 'x'"),
     (None, 'No such file or directory'),
   ],
@@ -155,6 +206,24 @@ def test_wrong_silo_epsilons(tmp_path, capsys, content, message):
   assert run(*flags) == 2
   said = capsys.readouterr().err.strip().splitlines()
   assert said[-1].startswith('error: ') and message in said[-1]
+
+
+def test_silo_lambdas(tmp_path):
+  """lambda_k in units of --mtl_lambda: twice a half is one, and silo 0 goes its own way."""
+  for name, own in (('ones', 2), ('alone', 0)):
+    rows = [f'client_{k},{own if k == 0 else 2}' for k in range(10)]
+    (tmp_path / f'{name}.csv').write_text('\n'.join(['silo,mtl_lambda', *rows]))
+  flags = [a for a in MR_MTL if 'rounds' not in a and 'mtl_lambda' not in a] + ['--rounds=2']
+  half = ['--mtl_lambda=0.5', f'--silo_lambdas={tmp_path}/']
+  assert run(*flags, '--mtl_lambda=1', f'--output_dir={tmp_path}/plain') == 0
+  for name in ('ones', 'alone'):
+    assert run(*flags, half[0], f'{half[1]}{name}.csv', f'--output_dir={tmp_path}/{name}') == 0
+  plain, ones, alone = (
+    load(tmp_path / name)[1]['metrics']['test_loss'] for name in ('plain', 'ones', 'alone')
+  )
+  assert ones == plain != alone
+  (tmp_path / 'ones.csv').write_text('silo,mtl_lambda\nclient_0,-1\n')
+  assert run(*flags, f'{half[1]}ones.csv', f'--output_dir={tmp_path}/wrong') == 2
 
 
 def test_an_unwritable_folder_is_one_line_at_once(capsys):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import runtime
-from privacy import plan, sampling, selection
+from privacy import plan, sampling, selection, tuning
 from processes import pooled, registry
 from tests.processes import small_federation as small
 from tests.runtime import example_process as example
@@ -31,7 +31,8 @@ def _plan(name, unit, data):
       clipping=plan.AdaptiveClipping(quantile_noise_multiplier=1.0),
       num_opted_out=2 if name == 'feo2' else 0,
     )
-  clustered = 'num_clusters' in registry.METHODS[name].flags
+  flags = registry.METHODS[name].flags
+  clustered, tuned = 'num_clusters' in flags, 'tuning_eta' in flags
   return plan.ExampleLevelPrivacy(
     num_examples=data['num_examples'],
     batch_size=4,
@@ -40,6 +41,7 @@ def _plan(name, unit, data):
     delta=np.full(population, 1e-3),
     clipping_norm=1.0,
     selection=selection.PrivateSelection(epsilon=0.5, rounds=2) if clustered else None,
+    tuning=tuning.PrivateTuning(mean=2.0, shape=1.0, score_noise_multiplier=1.0) if tuned else None,
   )
 
 

@@ -1,0 +1,179 @@
+"""MR-MTL with a private choice of lambda: every silo keeps a list of models, releases the best.
+
+Liu et al., "On privacy and personalization in cross-silo federated learning", NeurIPS 2022,
+appendix F.3, with Papernot and Steinke, "Hyperparameter tuning with Renyi differential
+privacy", ICLR 2022. Silo k draws a number h_k of runs from a truncated negative binomial
+distribution, by itself and in secret, and for each run s a lambda_{k,s} from a public list,
+all equally likely. Round t, with w_bar the server's mean of the *pivot* models:
+
+  each silo k:  pivot:  w_k <- DP-SGD from w_k on loss(w_k) + lambda_bar/2 ||w_k - w_bar||^2
+                        send Delta_k = w_k - (w_k at the start of the round)
+                runs:   v_{k,s} <- DP-SGD from v_{k,s} on
+                                   loss(v_{k,s}) + lambda_{k,s}/2 ||v_{k,s} - w_bar||^2
+  server:       w_bar <- w_bar + eta_s * mean_k Delta_k
+
+After the last round (`release`) silo k scores its runs on examples which it held out, and
+releases the best:
+
+  argmin_s  sum_i min(loss(v_{k,s}; x_i, y_i), c) + N(0, (z_score c)^2)
+
+Until then no run leaves the silo. The pivot, with its public lambda_bar, does so in every
+round: it is MR-MTL, and is accounted for beside the runs.
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from processes import trees
+from processes.aggregation import MeanUpdate, loss_metrics, loss_report
+from processes.clusters import bounded
+from processes.local_training import LocalTrainer
+from processes.method import BuildSpec, FederatedMethod, Tree, assemble
+from runtime import random_streams
+from runtime.random_streams import Stream
+
+
+def build(spec: BuildSpec) -> FederatedMethod:
+  """Builds MR-MTL with private tuning.
+
+  Options of the spec: `tuning_lambdas`, the list of lambdas as text with commas;
+  `tuning_slots`, the largest number of runs of any silo (a shape, so that it must be known).
+
+  Server state: the mean model w_bar of the pivots. Client state: the pivot `model`; `runs`,
+  the models v_{k,s} with a leading axis [slots, ...]; `released`, the index of the released
+  one, -1 before the release; the attribute `tuning_runs`, h_k; the silo's privacy parameters.
+  """
+  tuning = getattr(spec.plan, 'tuning', None)
+  if tuning is None:
+    raise ValueError(
+      '--method=tuned_mr_mtl needs an example-level privacy plan with a private tuning: give '
+      '--tuning_eta and --tuning_gamma.'
+    )
+  lambdas = parse_lambdas(spec.options.get('tuning_lambdas', '0.1,1,10'))
+  slots = int(spec.options.get('tuning_slots', 1))
+  train = LocalTrainer(spec)
+  mean_update = MeanUpdate(spec)
+
+  def lambda_of(server, data, run):
+    key = random_streams.key(server['seed'], Stream.TUNING, data['client_id'], run)
+    index = tf.cast(random_streams.uniform(key, []) * len(lambdas), tf.int32)
+    return tf.gather(tf.constant(lambdas, tf.float32), tf.minimum(index, len(lambdas) - 1))
+
+  def train_runs(server, client, data):
+    def one_run(run, models):
+      mtl_lambda = lambda_of(server, data, run)
+      params, _ = train(
+        _at(models, run),
+        server,
+        client,
+        data,
+        regularizer_gradient=lambda params: trees.scale(
+          trees.subtract(params, server['model']), mtl_lambda
+        ),
+        batch_stream=Stream.PERSONAL_BATCH,
+        noise_stream=Stream.PERSONAL_NOISE,
+        indices=(run,),
+      )
+      return run + 1, _put(models, run, params)
+
+    count = client['attributes']['tuning_runs']
+    start = (tf.constant(0), client['runs'])
+    return tf.while_loop(lambda run, _: run < count, one_run, start)[1]
+
+  def client_update(server, client, data):
+    params, statistics = train(
+      client['model'],
+      server,
+      client,
+      data,
+      regularizer_gradient=lambda params: trees.scale(
+        trees.subtract(params, server['model']), server['hyperparameters']['mtl_lambda']
+      ),
+    )
+    update = trees.subtract(params, client['model'])
+    report = Tree(**mean_update.report(update, server, data), **loss_report(statistics))
+    return report, Tree(client, model=params, runs=train_runs(server, client, data))
+
+  def server_update(server, total):
+    update, changed, metrics = mean_update.mean(total, server)
+    rate = server['hyperparameters']['server_learning_rate']
+    new_server = Tree(server, model=trees.add_scaled(server['model'], update, rate), **changed)
+    return new_server, Tree(**loss_metrics(total), **metrics)
+
+  def release(server, client, data):
+    """The client's state with its choice, by its held-out examples.
+
+    Formal guarantee: one example more or less moves a score's sum by at most the clip, to
+    which noise of `score_noise_multiplier` clips is added.
+    """
+    clip = server['hyperparameters']['tuning_score_clip']
+    held_out = tf.range(data['x'].shape[0]) < data['num_examples']
+
+    def score_of(run, scores):
+      outputs = spec.model.predict(_at(client['runs'], run), data['x'])
+      losses = bounded(spec.model.loss(outputs, data['y']), clip)
+      score = tf.reduce_sum(tf.where(held_out, losses, 0.0))
+      return run + 1, tf.where(tf.equal(tf.range(slots), run), score, scores)
+
+    count = client['attributes']['tuning_runs']
+    start = (tf.constant(0), tf.zeros([slots]))
+    scores = tf.while_loop(lambda run, _: run < count, score_of, start)[1]
+    key = random_streams.key(server['seed'], Stream.SELECTION, data['client_id'])
+    noise = random_streams.normal(key, [slots])
+    noised = scores + tuning.score_noise_multiplier * clip * noise
+    best = tf.argmin(tf.where(tf.range(slots) < count, noised, math.inf), output_type=tf.int32)
+    return Tree(client, released=best)
+
+  def personal_model(server, client):
+    best = _at(client['runs'], tf.maximum(client['released'], 0))
+    return trees.where(client['released'] < 0, client['model'], best)
+
+  def init_client(server):
+    runs = tf.nest.map_structure(lambda t: tf.broadcast_to(t, [slots, *t.shape]), server['model'])
+    return Tree(model=server['model'], runs=runs, released=np.int32(-1))
+
+  return assemble(
+    spec,
+    client_update=client_update,
+    server_update=server_update,
+    init_client=init_client,
+    release=release,
+    hyperparameters={
+      'client_learning_rate': 0.1,
+      'server_learning_rate': 1.0,
+      'mtl_lambda': 1.0,
+      'tuning_score_clip': 1.0,
+      'clipping_norm': 1.0,
+    },
+    attributes={'tuning_runs': (np.int32, 1)},
+    models={'personal': personal_model, 'global': lambda server, client: server['model']},
+  )
+
+
+def parse_lambdas(text: str) -> tuple[float, ...]:
+  """The candidates of `--tuning_lambdas`.
+
+  Raises:
+    ValueError: they are no numbers from 0, or none.
+  """
+  try:
+    lambdas = tuple(float(word) for word in text.split(','))
+  except ValueError:
+    lambdas = ()
+  if not lambdas or not all(0 <= value < math.inf for value in lambdas):
+    raise ValueError(f'--tuning_lambdas={text} must be numbers from 0, such as 0.1,1,10.')
+  return lambdas
+
+
+def _at(models, run):
+  return tf.nest.map_structure(lambda leaf: tf.gather(leaf, run), models)
+
+
+def _put(models, run, params):
+  def put(leaf, value):
+    chosen = tf.equal(tf.range(leaf.shape[0]), run)
+    return tf.where(tf.reshape(chosen, [-1] + [1] * value.shape.rank), value[tf.newaxis], leaf)
+
+  return tf.nest.map_structure(put, models, params)
