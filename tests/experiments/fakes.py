@@ -26,6 +26,7 @@ class FakeRuntime:
 
   description = 'a fake'
   compilations = 1
+  compiled_programs = 1
   compile_seconds = 0.0
 
   def __init__(self, seconds_per_round=0.0):
@@ -65,6 +66,8 @@ class FakeMethod:
 
   evaluations = ('global', 'personal')
   released_metrics = frozenset()
+  attributes = frozenset()
+  releases = False
 
   class process:
     @staticmethod

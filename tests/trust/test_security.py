@@ -4,6 +4,7 @@ import ast
 import pathlib
 import re
 import tarfile
+import tomllib
 
 import pytest
 
@@ -106,8 +107,20 @@ def test_what_is_installed_is_pinned_by_hash():
   assert len(packages) > 40
   for i in packages:
     assert '--hash=sha256:' in lines[i + 1], lines[i]
+  known = re.compile(r'[A-Za-z0-9._-]+==\S+.* \\$|    --hash=sha256:[0-9a-f]{64}( \\)?$|    # ')
+  assert all(known.match(line) for line in lines if line.strip()), 'something is not pinned'
   wild = [line for line in lines if re.match(r'[A-Za-z0-9._-]+(?!==)[<>~]', line)]
   assert not wild
+
+
+def test_what_is_locked_has_hashes():
+  """Of the extras and the tools for development too."""
+  packages = tomllib.loads((ROOT / 'uv.lock').read_text())['package']
+  fetched = [p for p in packages if 'registry' in p['source']]
+  assert len(fetched) == len(packages) - 1  # all but the project itself
+  for package in fetched:
+    files = [*package.get('wheels', []), *filter(None, [package.get('sdist')])]
+    assert files and all(re.fullmatch(r'sha256:[0-9a-f]{64}', f['hash']) for f in files)
 
 
 def test_nothing_listens_to_other_machines():
