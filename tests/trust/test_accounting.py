@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from experiments import build
+from experiments.config import ExperimentConfig
 from privacy import accounting, calibration, plan, sampling, selection, tuning
 from tests.trust import accounting_table
 from tests.trust import second_accountant as second
@@ -207,3 +209,19 @@ def test_prv_accountant_is_below(q, z, steps, delta):
   event = dp_accounting.SelfComposedDpEvent(plan.step_event(q, z), steps)
   ours = accounting.rdp_loss(event, delta).epsilon
   assert low < ours < 1.2 * high
+
+
+@pytest.mark.parametrize('batches', ['poisson', 'shuffled'])
+def test_batches_of_a_configuration_are_accounted_as_they_are_drawn(batches):
+  """The flag reaches the plan, whose sampler the clients' DP-SGD takes from it."""
+  config = ExperimentConfig(
+    method='local', dataset='digits', privacy='example', batches=batches, batch_size=4,
+    target_epsilon=20.0, delta=1e-2, rounds=5, local_epochs=2,
+  )  # fmt: skip
+  silos = build.build_plan(config, build.load_dataset(config))
+  assert silos.batches == batches
+  for k, event in enumerate(silos.event(5)):
+    sampled = isinstance(event.event, dp_accounting.PoissonSampledDpEvent)
+    assert sampled == (batches == 'poisson' and silos.num_examples[k] > 4)
+    assert event.count == (10 if batches == 'shuffled' else 10 * (silos.num_examples[k] // 4))
+  assert 19 < silos.epsilon(5) <= 20
