@@ -3,7 +3,8 @@
 A split holds the examples of all clients in arrays with a leading client axis,
 padded with zeros to the largest client. A batch is then a gather with a mask,
 every client has the same shapes, and a cohort is one tensor program. Populations
-too large for that give a `ClientSource`, which loads one cohort at a time.
+too large for that give a `ClientSource`, which loads one cohort at a time, and a
+`ClientStream` gives every client fresh examples in every round.
 """
 
 import collections
@@ -203,14 +204,44 @@ class ClientSource:
 
   def prefetch(self, cohorts: Iterable[np.ndarray], *, depth: int = 2) -> Iterator[ClientExamples]:
     """Yields `load` of each cohort; a thread loads up to `depth` cohorts ahead."""
-    with futures.ThreadPoolExecutor(max_workers=1) as executor:
-      waiting: collections.deque[futures.Future] = collections.deque()
-      for rows in cohorts:
-        waiting.append(executor.submit(self.load, rows))
-        if len(waiting) > depth:
-          yield waiting.popleft().result()
-      while waiting:
+    yield from _ahead(self.load, cohorts, depth)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ClientStream:
+  """Fresh examples of K clients in every round: one pass over data that never end.
+
+  Attributes:
+    num_examples: [K] int32, each client's examples in a round.
+    draw: round (from 0) -> the examples of all clients; it must depend on nothing else,
+      and be safe to call from another thread.
+  """
+
+  num_examples: np.ndarray
+  draw: Callable[[int], ClientExamples]
+
+  @property
+  def num_clients(self) -> int:
+    return len(self.num_examples)
+
+  def load(self, rows: np.ndarray) -> ClientExamples:
+    """Some clients' examples of the first round, which stand for those of any."""
+    return self.draw(0).load(rows)
+
+  def prefetch(self, rounds: Iterable[int], *, depth: int = 2) -> Iterator[ClientExamples]:
+    """Yields `draw` of each round; a thread draws up to `depth` rounds ahead."""
+    yield from _ahead(self.draw, rounds, depth)
+
+
+def _ahead(load: Callable, arguments: Iterable, depth: int) -> Iterator[ClientExamples]:
+  with futures.ThreadPoolExecutor(max_workers=1) as executor:
+    waiting: collections.deque[futures.Future] = collections.deque()
+    for argument in arguments:
+      waiting.append(executor.submit(load, argument))
+      if len(waiting) > depth:
         yield waiting.popleft().result()
+    while waiting:
+      yield waiting.popleft().result()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -225,6 +256,8 @@ class FederatedDataset:
     validation: the same clients' examples for choosing settings, which are in neither
       of the others; None if there are none. A client may have no row of them.
     server_test: the server's test set, x [M, ...] and y [M], or None.
+    excess_risk: rows of each client on which the mean squared error is exactly the excess
+      risk under the client's distribution, where that is known; or None.
     client_ids: one name per client.
     groups: bool [K] masks by name, such as `opt_out_candidates`; may be empty.
     x_scale: the model sees float32(x) * x_scale + x_offset, so that images stay
@@ -239,10 +272,11 @@ class FederatedDataset:
 
   name: str
   task: Task
-  train: ClientExamples | ClientSource
+  train: ClientExamples | ClientSource | ClientStream
   test: ClientExamples | ClientSource
   validation: ClientExamples | ClientSource | None = None
   server_test: tuple[np.ndarray, np.ndarray] | None = None
+  excess_risk: ClientExamples | None = None
   client_ids: tuple[str, ...]
   groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   x_scale: float = 1.0
@@ -261,6 +295,8 @@ class FederatedDataset:
       raise ValueError(f'Data set {self.name}: client_ids are not unique.')
     for split, examples in (('train', self.train), ('test', self.test)):
       self._check_split(split, examples)
+    if self.excess_risk is not None:
+      self._check_split('excess_risk', self.excess_risk)
     if self.server_test is not None:
       x, y = self.server_test
       if len(x) != len(y):
@@ -279,7 +315,7 @@ class FederatedDataset:
   def num_clients(self) -> int:
     return len(self.client_ids)
 
-  def _check_split(self, split: str, examples: ClientExamples | ClientSource):
+  def _check_split(self, split: str, examples: ClientExamples | ClientSource | ClientStream):
     if examples.num_clients != self.num_clients:
       raise ValueError(
         f'Data set {self.name}: {split} has {examples.num_clients} clients,'
@@ -291,7 +327,7 @@ class FederatedDataset:
         f'Data set {self.name}: client {self.client_ids[empty[0]]!r} has no {split} examples'
         f' ({len(empty)} such clients); every client needs one at least.'
       )
-    if isinstance(examples, ClientSource):
+    if not isinstance(examples, ClientExamples):
       examples = examples.load(np.array([0]))  # One client stands for all.
     mask = examples.mask
     self._check_features(split, examples.x, examples.x.shape[2:])

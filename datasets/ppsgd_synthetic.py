@@ -10,10 +10,17 @@ and examples x ~ N(0, diag(1/k)), y = theta*_i . x + noise. The paper has N =
 1,000 users, d = 100 and s = 0.01; its program runs with d = 20 and s = 0.1
 unless told otherwise. Label noise has deviation 0.01 in both.
 
-The paper makes one pass: a user with n examples takes part in n / 10 rounds of
-minibatches of 10.
+The paper's learning is online: every user has 10 fresh examples in each round. A
+fixed number of examples per user is passed through again and again instead.
+
+The excess risk of w + theta_i is |w + theta_i - theta*_i|^2_Sigma, the squared error
+that is left without label noise. It is the mean squared error on d + 1 points of each
+user, exactly, for every linear model with or without an intercept b: the points x_r
+have mean zero and mean x_r x_r^T = Sigma, so that mean (Delta . x_r + b)^2 is
+Delta^T Sigma Delta + b^2, as under N(0, Sigma). See `quadrature`.
 """
 
+import math
 import os
 
 import numpy as np
@@ -26,6 +33,7 @@ _CITATION = (
   ' tradeoffs in federated learning, section 6.'
 )
 _THETA_0_DEVIATION = 10.0
+_ROUNDS = 0  # tells the draws of a round from those of a user
 
 
 def load(
@@ -37,7 +45,8 @@ def load(
   local_coordinates: int,
   local_deviation: float,
   label_noise: float,
-  examples_per_client: int,
+  examples_per_client: int | None,
+  examples_per_round: int,
   test_examples: int,
 ) -> federated.FederatedDataset:
   """Linear regression in which users differ in their last coordinates.
@@ -50,7 +59,9 @@ def load(
     local_coordinates: how many of the last coordinates are personal.
     local_deviation: s, the deviation of the personal part.
     label_noise: the deviation of the labels' noise.
-    examples_per_client: training examples of each user.
+    examples_per_client: training examples of each user; None for fresh ones in every
+      round.
+    examples_per_round: how many fresh ones.
     test_examples: test examples of each user.
 
   Returns:
@@ -61,7 +72,8 @@ def load(
   for name, value in (
     ('num_clients', num_clients),
     ('dimension', dimension),
-    ('examples_per_client', examples_per_client),
+    ('examples_per_client', 1 if examples_per_client is None else examples_per_client),
+    ('examples_per_round', examples_per_round),
     ('test_examples', test_examples),
   ):
     if value < 1:
@@ -79,30 +91,67 @@ def load(
     (num_clients, local_coordinates)
   )
   variances = 1.0 / np.arange(1, dimension + 1)
-  size = examples_per_client + test_examples
+  deviations = np.sqrt(variances).astype(np.float32)
+
+  def draw(theta_star: np.ndarray, size: int, *indices: int) -> tuple[np.ndarray, np.ndarray]:
+    """x [..., size, d] and y [..., size] for parameters [..., d]."""
+    own = random_streams.host_generator(seed, random_streams.Stream.DATA, *indices)
+    x = own.standard_normal((*theta_star.shape[:-1], size, dimension), np.float32) * deviations
+    noise = own.standard_normal(x.shape[:-1], np.float32)
+    y = np.matmul(x, theta_star.astype(np.float32)[..., None])[..., 0] + label_noise * noise
+    return x, y.astype(np.float32)
+
+  def fresh(round_: int) -> federated.ClientExamples:
+    x, y = draw(theta, examples_per_round, round_, _ROUNDS)
+    return _examples(x, y)
+
+  size = (examples_per_client or 0) + test_examples
   x = np.empty((num_clients, size, dimension), np.float32)
   y = np.empty((num_clients, size), np.float32)
-  deviations = np.sqrt(variances).astype(np.float32)
   for k in range(num_clients):
-    own = random_streams.host_generator(seed, random_streams.Stream.DATA, k)
-    x[k] = own.standard_normal((size, dimension), np.float32)
-    x[k] *= deviations
-    y[k] = x[k] @ theta[k] + label_noise * own.standard_normal(size)
-  train, test = (
-    federated.ClientExamples(
-      x=x[:, rows], y=y[:, rows], num_examples=np.full(num_clients, y[:, rows].shape[1], np.int32)
+    x[k], y[k] = draw(theta[k], size, k)
+  train: federated.ClientExamples | federated.ClientStream
+  if examples_per_client is None:
+    train = federated.ClientStream(
+      num_examples=np.full(num_clients, examples_per_round, np.int32), draw=fresh
     )
-    for rows in (slice(test_examples, None), slice(test_examples))
-  )
+  else:
+    train = _examples(x[:, test_examples:], y[:, test_examples:])
+  points = quadrature(variances)
+  test = _examples(x[:, :test_examples], y[:, :test_examples])
   return federated.FederatedDataset(
     name='ppsgd_synthetic',
     task=federated.Task(kind='regression', num_outputs=1, example_shape=(dimension,)),
     train=train,
     test=test,
+    excess_risk=_examples(
+      np.broadcast_to(points, (num_clients, *points.shape)).astype(np.float32), theta @ points.T
+    ),
     client_ids=tuple(f'user_{k}' for k in range(num_clients)),
     extras={'theta_star': theta, 'feature_variances': variances},
     preprocessing=('The data are synthetic.',),
     citation=_CITATION,
+  )
+
+
+def quadrature(variances: np.ndarray) -> np.ndarray:
+  """d + 1 points [d + 1, d] with mean zero and second moment diag(variances) [d].
+
+  They are the root of d + 1 times the columns of Helmert's matrix, which are orthonormal
+  and orthogonal to the constant vector, scaled to the variances.
+  """
+  size = len(variances) + 1
+  k = np.arange(1, size)
+  row = np.arange(size)[:, None]
+  columns = np.where(row < k, 1.0, np.where(row == k, -k, 0.0))
+  columns /= np.sqrt(k * (k + 1.0))
+  return math.sqrt(size) * columns * np.sqrt(variances)
+
+
+def _examples(x: np.ndarray, y: np.ndarray) -> federated.ClientExamples:
+  """Clients with equally many examples: x [K, n, d], y [K, n]."""
+  return federated.ClientExamples(
+    x=x, y=y.astype(np.float32), num_examples=np.full(len(y), y.shape[1], np.int32)
   )
 
 

@@ -306,8 +306,11 @@ _ENTRIES = (
         kind=float, default=0.01, help="Standard deviation of the labels' noise."
       ),
       'examples_per_client': Option(
-        kind=int, default=1000, help='Training examples; one pass of minibatches of 10 is a tenth.'
+        kind=int,
+        default=None,
+        help='Training examples of each client; none: fresh ones in every round.',
       ),
+      'examples_per_round': Option(kind=int, default=10, help='How many fresh ones.'),
       'test_examples': Option(kind=int, default=10, help='Test examples of each client.'),
     },
   ),

@@ -79,6 +79,8 @@ class Experiment:
       attributes['tuning_runs'] = tuning_runs(self.config, self.plan)
     if self.config.method == 'feo2':
       attributes['is_private'] = ~opted_out(self.config, self.dataset)
+    if self.config.minibatch_fraction is not None:
+      attributes['minibatch_size'] = minibatch_sizes(self.config, self.dataset)
     clients = self.method.initial_client_states(server, self.dataset.num_clients, attributes)
     return server, clients
 
@@ -269,21 +271,28 @@ def opted_out(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> n
   )
 
 
+def minibatch_sizes(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> np.ndarray:
+  """PPSGD's m_i, int32 [K], in proportion to the clients' numbers of examples."""
+  sizes = np.rint(config.minibatch_fraction * dataset.train.num_examples)
+  return np.clip(sizes, 1, config.batch_size).astype(np.int32)
+
+
 def pool(dataset: datasets.FederatedDataset) -> datasets.FederatedDataset:
   """All clients as one, for methods that are not federated.
 
   Raises:
     ValueError: the data are too many to be held at once.
   """
-  if isinstance(dataset.train, datasets.ClientSource):
+  if not isinstance(dataset.train, datasets.ClientExamples):
     raise ValueError(
-      f'--dataset={dataset.name} is loaded a cohort at a time and cannot be pooled; '
+      f'--dataset={dataset.name} is loaded round by round and cannot be pooled; '
       'use a federated method.'
     )
   return dataclasses.replace(
     dataset,
     train=_one_client(dataset.train),
     test=_one_client(dataset.test.load(np.arange(dataset.num_clients))),
+    excess_risk=None if dataset.excess_risk is None else _one_client(dataset.excess_risk),
     client_ids=('all clients',),
     groups={},
   )

@@ -227,6 +227,23 @@ class ExperimentConfig:
     Group.METHOD,
     choices=('average', 'sum'),
   )
+  minibatch_fraction: float = setting_field(
+    float,
+    None,
+    "A client's minibatch as a share of its examples, rounded, from 1 to --batch_size of them. "
+    'Default: --batch_size examples for every client.',
+    Group.METHOD,
+    above=0.0,
+    maximum=1.0,
+  )
+  mean_minibatch_size: float = setting_field(
+    float,
+    None,
+    'Mean size of the minibatches over all clients, by which the steps are divided with '
+    '--minibatch_weighting=sum: a public number. Default: --batch_size.',
+    Group.METHOD,
+    above=0.0,
+  )
   iterate: str = setting_field(
     str,
     'last',

@@ -32,6 +32,11 @@ def _check_method(config: 'ExperimentConfig') -> None:
       f'--privacy={config.privacy} is not offered by --method={config.method}; '
       f'use one of {", ".join(units)}.'
     )
+  if config.mean_minibatch_size is not None and config.minibatch_weighting != 'sum':
+    raise ValueError(
+      f'--mean_minibatch_size={config.mean_minibatch_size} needs --minibatch_weighting=sum; the '
+      'mean over a minibatch is divided by its own size.'
+    )
 
 
 def _check_privacy(config: 'ExperimentConfig') -> None:

@@ -24,8 +24,10 @@ class EvaluationTask:
 
   Attributes:
     split: 'test', 'validation' or 'server_test'.
-    which: 'global' or 'personal'.
+    which: one of the method's `evaluations`.
     prefix: of the metrics' names.
+    metrics: names of the metrics to be recorded, by the model's names; None for all, as the
+      model names them.
     examples: the split's examples.
     client_ids: the clients' names; empty for the server's test set.
     groups: bool [K] masks of clients by name; empty for the server's test set.
@@ -37,6 +39,12 @@ class EvaluationTask:
   examples: datasets.ClientExamples
   client_ids: tuple[str, ...] = ()
   groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  metrics: Mapping[str, str] | None = None
+
+  @property
+  def of_clients(self) -> bool:
+    """Whether the model depends on the client's state."""
+    return self.which != processes.method.GLOBAL
 
   def record(
     self, table: MetricTable, round_: int, sums: Mapping[str, Any], *, each_client: bool
@@ -52,6 +60,8 @@ class EvaluationTask:
     sums = {name: np.asarray(value, np.float64) for name, value in sums.items()}
     counts = sums.pop('num_examples')
     has_rows = counts > 0
+    if self.metrics is not None:
+      sums = {own: sums[name] for name, own in self.metrics.items()}
     for name, total in sums.items():
       name = self.prefix + name
       if not self.groups:
@@ -81,6 +91,14 @@ def evaluation_tasks(method, dataset) -> list[EvaluationTask]:
     )
     for which in sorted(method.evaluations, key=lambda w: w != main)
   ]  # fmt: skip
+  if dataset.excess_risk is not None:
+    tasks += [
+      dataclasses.replace(
+        task, examples=dataset.excess_risk, metrics={'mse': 'excess_risk'}, client_ids=()
+      )
+      for task in tasks
+      if task.of_clients or task.which == main
+    ]
   if dataset.validation is not None:
     # For choosing settings: all clients together will do.
     examples = dataset.validation.load(np.arange(dataset.validation.num_clients))
@@ -90,6 +108,7 @@ def evaluation_tasks(method, dataset) -> list[EvaluationTask]:
         task, split='validation', examples=examples, client_ids=(), groups=everyone
       )
       for task in tasks
+      if task.examples is test
     ]
   if dataset.server_test is not None and 'global' in method.evaluations:
     examples = cut_into_clients(*dataset.server_test)
@@ -132,7 +151,7 @@ class Evaluator:
       each_client: whether to add every client's own value as well.
     """
     for task, computation, data in zip(self._tasks, self._computations, self._data, strict=True):
-      states = client_states if task.which == 'personal' else None
+      states = client_states if task.of_clients else None
       sums = self._runtime.evaluate(computation, server_state, states, data)
       task.record(table, round_, sums, each_client=each_client)
 

@@ -3,9 +3,10 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _TEMPORARY_PREFIX = '.writing-'
@@ -44,9 +45,17 @@ def writing_atomically(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes a JSON file atomically, indented."""
-  text = json.dumps(value, indent=2, allow_nan=False)
+  """Writes a JSON file atomically, indented; infinity, which JSON lacks, as 'inf'."""
+  text = json.dumps(_in_words(value), indent=2, allow_nan=False)
   write_atomically(path, (text + '\n').encode())
+
+
+def _in_words(value: Any) -> Any:
+  if isinstance(value, Mapping):
+    return {name: _in_words(v) for name, v in value.items()}
+  if isinstance(value, list | tuple):
+    return [_in_words(v) for v in value]
+  return 'inf' if isinstance(value, float) and value == math.inf else value
 
 
 def remove_temporaries(folder: pathlib.Path) -> None:

@@ -112,6 +112,13 @@ class Recipe:
     given = {n: values[n].value for n in settings() if not values[n].using_default_value}
     return Grid.parse(given, values['sweep'].value, values['seeds'].value)
 
+  def early_rounds(self, part: str) -> list[int]:
+    """The rounds before the last one after which a number of a part is wanted."""
+    selectors = [value.selector for value in self.values]
+    selectors += [s for c in self.comparisons for s in (c.better, c.worse)]
+    early = {s.metric.partition('@')[2] for s in selectors if s.part == part} - {''}
+    return sorted(map(int, early))
+
   def analyse(self) -> Any:
     """Computes the `analysis.figures.Figure` of a recipe that has no runs."""
     module, _, function = self.analysis.partition(':')
@@ -125,7 +132,8 @@ class Selector:
   Attributes:
     part: the sweep, or 'analysis'.
     where: settings by name; those not named may have any value.
-    metric: name in the table, such as 'server_test_accuracy'.
+    metric: name in the table, such as 'server_test_accuracy'; with @30 behind it as it was
+      after 30 rounds.
     group: of clients.
     best: if several settings match, take the best of them: on validation data if the
       runs kept some, else by the metric itself.

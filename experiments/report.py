@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import files, report_figures, report_html, sweep_table
+from experiments import files, report_figures, report_html, report_personalization, sweep_table
 from experiments.config import settings
 from experiments.metrics import EVERYONE
 from experiments.progress import show
@@ -54,7 +54,7 @@ def write(
   data = read(paths)
   target = pathlib.Path(output) if output else paths[0] / 'report'
   target.mkdir(parents=True, exist_ok=True)
-  drawings = report_figures.draw_all(data)
+  drawings = report_figures.draw_all(data, report_personalization.FIGURES)
   for drawing in drawings:
     drawing.save(target)
   overview = overview_table(data)

@@ -26,7 +26,7 @@ _MOST_BOXES = 12
 _MOST_GAINS = 6
 _MOST_GROUPS = 36
 _LABEL_WIDTH = 38
-_WORDS = {'accuracy': 'test accuracy', 'mse': 'test mean squared error'}
+WORDS = {'accuracy': 'test accuracy', 'mse': 'test mean squared error'}
 _END_LINES = {'local': ('#555555', '--'), 'fedavg': ('#000000', ':')}
 
 
@@ -58,12 +58,15 @@ class Drawing:
     return [*written, folder / f'{self.name}.csv']
 
 
-def draw_all(data: ReportData) -> list[Drawing]:
-  """All figures for which the runs have something to show."""
+Draw = Callable[[ReportData], Drawing | None]
+
+
+def draw_all(data: ReportData, further: Sequence[Draw] = ()) -> list[Drawing]:
+  """All figures, and further ones, for which the runs have something to show."""
   if data.curves.empty:
     return []
   with matplotlib.rc_context(figures.STYLE):
-    drawn = [f(data) for f in _FIGURES]
+    drawn = [draw(data) for draw in (*_FIGURES, *further)]
   return [d for d in drawn if d is not None]
 
 
@@ -71,8 +74,8 @@ def learning_curves(data: ReportData) -> Drawing | None:
   """The metric against rounds, a line for each setting, a band over its seeds."""
   frame = data.curves
   frame = frame[(frame['metric'] == data.main_metric) & (frame['group'] == EVERYONE)]
-  if frame['round'].nunique() < 2:
-    return None
+  if frame['round'].nunique() < 3:
+    return None  # nothing between the start and the end
   curves = data.over_seeds(frame, 'setting', 'round').sort_values('round', kind='stable')
   names, words = _shown(data, curves['setting'], _MOST_PANELS * _MOST_LINES)
   rows = 1 if len(names) <= _MOST_LINES else -(-len(names) // _MOST_LINES)
@@ -80,7 +83,7 @@ def learning_curves(data: ReportData) -> Drawing | None:
   panels = drawing.subplots(rows, 1, sharex=True, sharey=True, squeeze=False)[:, 0]
   for index, axes in enumerate(panels):
     part = names[index * _MOST_LINES : (index + 1) * _MOST_LINES]
-    for (colour, marker, dash), name in zip(_styles(), part, strict=False):
+    for (colour, marker, dash), name in zip(styles(), part, strict=False):
       own = curves[curves['setting'] == name]
       axes.plot(
         own['round'], own['mean'], color=colour, linestyle=dash, linewidth=1.6,
@@ -90,7 +93,7 @@ def learning_curves(data: ReportData) -> Drawing | None:
       if own['seeds'].max() > 1:
         low, high = own['mean'] - own['std'], own['mean'] + own['std']
         axes.fill_between(own['round'], low, high, color=colour, alpha=0.18, linewidth=0)
-    axes.set_ylabel(_WORDS[data.metric])
+    axes.set_ylabel(WORDS[data.metric])
     axes.legend(loc='center left', bbox_to_anchor=(1.01, 0.5), fontsize=8)
   panels[-1].set_xlabel('communication rounds')
   panels[-1].xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
@@ -118,7 +121,7 @@ def privacy_utility(data: ReportData) -> Drawing | None:
   chosen, caption = _best_settings(data, private, ['method', 'budget'])
   drawing, axes = _axes()
   for (colour, marker, dash), (method, own) in zip(
-    _styles(), chosen.groupby('method', sort=False), strict=False
+    styles(), chosen.groupby('method', sort=False), strict=False
   ):
     own = own.sort_values('budget')
     axes.errorbar(
@@ -139,7 +142,7 @@ def privacy_utility(data: ReportData) -> Drawing | None:
   axes.set_xticks(budgets, [f'{b:g}' for b in budgets])
   axes.xaxis.set_minor_locator(ticker.NullLocator())
   axes.set_xlabel('epsilon (log scale; less is more private)')
-  axes.set_ylabel(_WORDS[data.metric])
+  axes.set_ylabel(WORDS[data.metric])
   axes.legend()
   return Drawing(
     name='privacy_utility',
@@ -172,7 +175,7 @@ def against_lambda(data: ReportData) -> Drawing | None:
   for axes, value in zip(panels, budgets, strict=False):
     here = chosen[_equals(chosen[budget], value)]
     for (colour, marker, dash), (method, own) in zip(
-      _styles(), here.groupby('method', sort=False), strict=False
+      styles(), here.groupby('method', sort=False), strict=False
     ):
       own = own.sort_values(name)
       axes.errorbar(
@@ -191,7 +194,7 @@ def against_lambda(data: ReportData) -> Drawing | None:
   for axes in panels[len(budgets) :]:
     axes.set_visible(False)
   for axes in panels[:: columns or 1]:
-    axes.set_ylabel(_WORDS[data.metric])
+    axes.set_ylabel(WORDS[data.metric])
   for axes in panels[max(0, len(budgets) - columns) : len(budgets)]:
     axes.set_xlabel(symbol(name))
     axes.tick_params(labelbottom=True)
@@ -218,7 +221,7 @@ def client_distributions(data: ReportData) -> Drawing | None:
   # A client's mean over the seeds: seeds move its split.
   own = frame.groupby(['setting', 'client'], sort=False)['value'].mean().reset_index()
   shown, words = _shown(data, own['setting'], _MOST_BOXES)
-  drawing = figure.Figure(figsize=(7.4, 1.3 + 0.42 * len(shown)), layout='constrained')
+  drawing = figure.Figure(figsize=(7.4, 1.3 + _height(shown)), layout='constrained')
   axes = drawing.subplots()
   values = [own.loc[own['setting'] == n, 'value'].dropna() for n in shown]
   boxes = axes.boxplot(
@@ -233,7 +236,7 @@ def client_distributions(data: ReportData) -> Drawing | None:
   axes.invert_yaxis()
   if data.metric == 'mse' and max(v.max() for v in values) > 20 * max(v.median() for v in values):
     axes.set_xscale('log')
-  axes.set_xlabel(f'{_WORDS[data.metric]} of each client')
+  axes.set_xlabel(f'{WORDS[data.metric]} of each client')
   return Drawing(
     name='clients',
     title='The clients one by one',
@@ -253,8 +256,9 @@ def gains(data: ReportData) -> Drawing | None:
   sign = 1.0 if sweep_table.is_better_high(data.metric) else -1.0
   value = frame.groupby(['setting', 'metric', 'client'], sort=False)['value'].mean()
   configs = {label: run.config for label, run in zip(data.labels, data.runs, strict=True)}
-  local = {_asked(c): label for label, c in configs.items() if c.method == 'local'}
-  shown, chosen_how = _shown(data, frame['setting'], _MOST_GAINS, without=set(local.values()))
+  locals_ = {label for label, config in configs.items() if config.method == 'local'}
+  local, chosen_local = _best_local(data, {label: _asked(configs[label]) for label in locals_})
+  shown, chosen_how = _shown(data, frame['setting'], _MOST_GAINS, without=locals_)
   pairs: list[tuple[str, pd.Series]] = []
   for name in shown:
     own, reference = value[name], local.get(_asked(configs[name]), '')
@@ -270,23 +274,23 @@ def gains(data: ReportData) -> Drawing | None:
   columns = min(2, len(pairs))
   rows = -(-len(pairs) // columns)
   drawing = figure.Figure(figsize=(3.9 * columns + 0.4, 2.5 * rows), layout='constrained')
-  panels = drawing.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+  panels = drawing.subplots(rows, columns, squeeze=False).ravel()
   for axes, (words, difference) in zip(panels, pairs, strict=False):
     numbers, better = difference.to_numpy(), difference.to_numpy() > 0
     at = range(len(numbers))
     axes.bar(at, numbers, width=1.0, color=[_GAIN if b else _LOSS for b in better])
     axes.axhline(0, color='black', linewidth=0.8)
     axes.set_title(textwrap.fill(words, 48), fontsize=8, loc='left')
-    axes.text(0.98, 0.05, f'{better.mean():.0%} gain', transform=axes.transAxes, ha='right',
-              fontsize=9)  # fmt: skip
+    axes.text(0.03, 0.88, f'{better.mean():.0%} gain', transform=axes.transAxes, fontsize=9)
     axes.set_xticks([])
+    # A client that is far worse off than all others would flatten them: it leaves the panel.
+    low, high = difference.quantile(0.02), difference.quantile(0.98)
+    margin = 0.3 * (high - low)
+    low, high = max(numbers[0], low - margin), min(numbers[-1], high + margin)
+    if low < high:
+      axes.set_ylim(min(low, 0.0), max(high, 0.0))
   for axes in panels[len(pairs) :]:
     axes.set_visible(False)
-  # A client that is far worse off than all others would flatten them: it leaves the panel.
-  every = pd.concat([difference for _, difference in pairs])
-  low, high = every.quantile(0.02), every.quantile(0.98)
-  margin = 0.3 * (high - low)
-  panels[0].set_ylim(max(every.min(), low - margin), min(every.max(), high + margin))
   for axes in panels[::columns]:
     axes.set_ylabel('gain' if sign > 0 else 'decrease of the error', fontsize=9)
   table = pd.concat([d.rename('gain').reset_index().assign(comparison=words) for words, d in pairs])
@@ -295,7 +299,7 @@ def gains(data: ReportData) -> Drawing | None:
     title='Who gains and who loses',
     caption='Every bar is a client, sorted: above zero (blue) it is better off, below (orange) '
     'worse. Extreme bars go beyond the panel; gains.csv has them all.'
-    f'{chosen_how}',
+    f'{chosen_how}{chosen_local}',
     drawing=drawing,
     data=table,
   )
@@ -315,12 +319,12 @@ def groups(data: ReportData) -> Drawing | None:
   names, words = _shown(data, frame['setting'], _MOST_GROUPS)
   metrics = [m for m in wanted if m in set(frame['metric'])]
   drawing = figure.Figure(
-    figsize=(3.6 * len(metrics) + 2.2, 1.4 + 0.42 * len(names)), layout='constrained'
+    figsize=(3.6 * len(metrics) + 2.2, 1.4 + _height(names)), layout='constrained'
   )
   panels = drawing.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
   for axes, metric in zip(panels, metrics, strict=True):
     for (colour, marker, _), (group, own) in zip(
-      _styles(), frame[frame['metric'] == metric].groupby('group', sort=False), strict=False
+      styles(), frame[frame['metric'] == metric].groupby('group', sort=False), strict=False
     ):
       own = own[own['setting'].isin(names)]
       axes.errorbar(
@@ -329,7 +333,8 @@ def groups(data: ReportData) -> Drawing | None:
         label=str(group).replace('_', ' '),
       )  # fmt: skip
     axes.set_yticks(range(len(names)), _wrapped(names), fontsize=8)
-    axes.set_xlabel(f'{_WORDS[data.metric]}, {wanted[metric]}')
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(5))
+    axes.set_xlabel(f'{WORDS[data.metric]}, {wanted[metric]}')
   panels[0].invert_yaxis()
   panels[-1].legend(fontsize=8)
   return Drawing(
@@ -343,7 +348,7 @@ def groups(data: ReportData) -> Drawing | None:
 
 
 _GAIN, _LOSS = '#0072B2', '#D55E00'
-_FIGURES: tuple[Callable[[ReportData], Drawing | None], ...] = (
+_FIGURES: tuple[Draw, ...] = (
   learning_curves, privacy_utility, against_lambda, groups, client_distributions, gains,
 )  # fmt: skip
 
@@ -353,13 +358,35 @@ def _axes():
   return drawing, drawing.subplots()
 
 
-def _styles() -> Iterator[tuple]:
+def styles() -> Iterator[tuple]:
   return zip(itertools.cycle(figures.COLOURS), itertools.cycle(figures.MARKERS),
              itertools.cycle(DASHES))  # fmt: skip
 
 
 def _wrapped(names: Sequence[str]) -> list[str]:
   return [textwrap.fill(name, _LABEL_WIDTH) for name in names]
+
+
+def _best_local(data: ReportData, asked: dict[str, tuple]) -> tuple[dict[tuple, str], str]:
+  """The best setting of local training for what is asked, and words on how it was chosen.
+
+  Args:
+    data: the runs.
+    asked: what is asked, by the label of the setting.
+  """
+  last = _pooled(data)
+  last = last[last['setting'].isin(asked.keys())]
+  if last.empty:
+    return {}, ''
+  best, words = _best_settings(data, last.assign(asked=last['setting'].map(asked)), ['asked'])
+  words = words.replace('At each point', ' Of local training')
+  return dict(zip(best['asked'], best['setting'], strict=True)), words
+
+
+def _height(names: Sequence[str]) -> float:
+  """Inches for a row of each name."""
+  lines = max(words.count('\n') + 1 for words in _wrapped(names))
+  return (0.25 + 0.15 * lines) * len(names)
 
 
 def _asked(config) -> tuple:

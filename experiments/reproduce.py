@@ -59,7 +59,9 @@ def run(
       recipe.grid(part, extra), folder=folder, resume=(folder / 'sweep.json').exists(),
       workers=workers, select_on=sweep_flags.NOTHING,
     )  # fmt: skip
-    tables[part] = result.table
+    runs = [sweep_table.Run.read(path) for path in sorted((folder / 'runs').iterdir())]
+    early = [sweep_table.build(runs, after=round_) for round_ in recipe.early_rounds(part)]
+    tables[part] = pd.concat([result.table, *early], ignore_index=True)
   return {part: _with_settings(table) for part, table in tables.items()}
 
 

@@ -394,6 +394,10 @@ class _Feed:
     cohorts = (self._cohorts.sample(self._seed, round_) for round_ in itertools.count(start))
     if isinstance(self._train, datasets.ClientSource):
       yield from self._load_ahead(self._train, cohorts)
+    if isinstance(self._train, datasets.ClientStream):
+      self._ahead = self._train.prefetch(itertools.count(start))
+      for cohort, examples in zip(cohorts, self._ahead, strict=False):
+        yield cohort, self._machine.place(client_data(examples)), None
     for cohort in cohorts:
       yield cohort, self._placed, None
 

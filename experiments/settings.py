@@ -76,6 +76,8 @@ class Setting:
     """Returns `value` in the setting's kind, or raises a `ValueError` that names it."""
     if self.kind is tuple:
       return tuple(str(v) for v in ([value] if isinstance(value, str) else value))
+    if self.infinite and value == 'inf':  # as JSON files have it
+      value = math.inf
     if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
       value = float(value)
     if self.kind is int and isinstance(value, float) and value.is_integer():

@@ -114,8 +114,12 @@ class Grid:
   @classmethod
   def from_json(cls, value: Mapping[str, Any]) -> 'Grid':
     """Reads what `to_json` gave."""
-    base = {n: tuple(v) if isinstance(v, list) else v for n, v in value['base'].items()}
-    axes = {n: tuple(v) for n, v in value['axes'].items()}
+    base = {n: settings()[n].check(n, v) for n, v in value['base'].items()}
+    axes = {}
+    for names, values in value['axes'].items():
+      name = names.partition('+')[0]
+      is_option = settings()[name].kind is tuple
+      axes[names] = tuple(v if is_option else settings()[name].check(name, v) for v in values)
     return cls(base=base, axes=axes, seeds=tuple(value['seeds']))
 
 

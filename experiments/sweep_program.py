@@ -8,16 +8,18 @@ it is run alone.
 import collections
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
 import resource
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+import datasets
 import runtime
 from experiments import build, checkpoints, evaluation, interruption, results, runner, sweep_grid
 from experiments.build import Experiment
@@ -257,7 +259,6 @@ class _Batch:
     facts = {'runtime': self._machine.description}
     for experiment, folder in zip(self._runs, self._folders, strict=True):
       folder.record_environment(experiment.dataset.checksums, facts)
-    self._place_data()
     states = [experiment.initial_states() for experiment in self._runs]
     server = _joined([server for server, _ in states], np.stack)
     clients = _joined([clients for _, clients in states], np.concatenate)
@@ -269,15 +270,14 @@ class _Batch:
       self._seconds = found.facts['seconds']
     self._server = server
     self._clients = self._machine.place_states(clients)
+    self._place_data()
     self._caught.defer()
 
   def _place_data(self) -> None:
     """Uploads each data set once: settings with the same seed share theirs."""
-    sets = {id(e.dataset.train): e.dataset for e in self._runs}
+    sets = {id(e.dataset.train): e.dataset.train for e in self._runs}
     self._num_clients = self._runs[0].dataset.num_clients
-    self._data = self._machine.place(
-      _joined([evaluation.client_data(s.train) for s in sets.values()], np.concatenate)
-    )
+    self._feed = self._place_rounds(list(sets.values()))
     first_row = {key: i * self._num_clients for i, key in enumerate(sets)}
     self._first_row = [first_row[id(e.dataset.train)] for e in self._runs]
     method = self._runs[0].method
@@ -295,6 +295,19 @@ class _Batch:
       computation = method.build_evaluation(task.which, evaluation.examples_spec(task.examples))
       self._evaluations.append(_Evaluation(self._machine, computation, members))
 
+  def _place_rounds(self, sets: Sequence[Any]) -> Iterator[Any]:
+    """The placed training data of each round that is left, all data sets in one."""
+
+    def place(parts):
+      return self._machine.place(
+        _joined([evaluation.client_data(part) for part in parts], np.concatenate)
+      )
+
+    if isinstance(sets[0], datasets.ClientStream):
+      left = range(self._rounds_done, self._runs[0].config.rounds)
+      return map(place, zip(*(stream.prefetch(left) for stream in sets), strict=True))
+    return itertools.repeat(place(sets))
+
   def _advance(self) -> None:
     rounds = self._runs[0].config.rounds
     evaluate_every = self._runs[0].config.eval_every
@@ -311,7 +324,7 @@ class _Batch:
         e.plan.cohorts.sample(e.config.seed, self._rounds_done).astype(np.int32) for e in self._runs
       ]
       self._server, metrics = self._machine.round(
-        self._runs[0].method.process.next, self._server, self._clients, self._data,
+        self._runs[0].method.process.next, self._server, self._clients, next(self._feed),
         [c + s * self._num_clients for s, c in enumerate(cohorts)],
         data_rows=[c + row for c, row in zip(cohorts, self._first_row, strict=True)],
         settings=len(self._runs),
@@ -435,7 +448,7 @@ class _Evaluation:
 
   def evaluate(self, tables, round_: int, server_state, client_states, *, each_client: bool):
     """Adds each run's metrics to its table."""
-    states = client_states if self._tasks[0].which == 'personal' else None
+    states = client_states if self._tasks[0].of_clients else None
     for data, members in self._data:
       sums = self._machine.evaluate(
         self._computation, server_state, states, data, settings=len(self._tasks)

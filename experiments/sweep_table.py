@@ -13,7 +13,7 @@ import pandas as pd
 
 from experiments import files, sweep_grid
 from experiments.config import ExperimentConfig, settings
-from experiments.metrics import EVERYONE
+from experiments.metrics import EVERYONE, MetricTable
 from experiments.settings import Group
 
 ALWAYS_SHOWN = ('dataset', 'method', 'privacy', 'seed')
@@ -83,12 +83,16 @@ def columns(configs: Sequence[ExperimentConfig]) -> list[str]:
   return [n for n in settings() if n in names or n in ALWAYS_SHOWN]
 
 
-def build(runs: Sequence[Run]) -> pd.DataFrame:
+def build(runs: Sequence[Run], *, after: int | None = None) -> pd.DataFrame:
   """The last metrics of all finished runs: one row per run, group and metric.
 
   The columns are the run's name, the settings in which the runs differ, epsilon and
   delta after the last round, rounds, group, metric and value. Repeated flags are joined
   by spaces.
+
+  Args:
+    runs: the runs.
+    after: the metrics after so many rounds instead, named 'test_mse@30'.
   """
   shown = columns([run.config for run in runs])
   rows = []
@@ -97,7 +101,8 @@ def build(runs: Sequence[Run]) -> pd.DataFrame:
       continue
     facts = {name: _cell(getattr(run.config, name)) for name in shown}
     privacy = run.summary['privacy']
-    for group, metrics in run.summary['metrics_by_group'].items():
+    by_group = run.summary['metrics_by_group'] if after is None else _metrics_after(run, after)
+    for group, metrics in by_group.items():
       for metric, value in metrics.items():
         rows.append(
           {
@@ -112,6 +117,15 @@ def build(runs: Sequence[Run]) -> pd.DataFrame:
         )
   names = ['run', *shown, 'epsilon', 'rounds', 'group', 'metric', 'value']
   return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
+
+
+def _metrics_after(run: Run, round_: int) -> dict[str, dict[str, float]]:
+  table = MetricTable.read(run.folder / 'metrics.parquet')
+  result: dict[str, dict[str, float]] = {}
+  for row in table.rows:
+    if row.round == round_ and row.group is not None:
+      result.setdefault(row.group, {})[f'{row.name}@{round_}'] = row.value
+  return result
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

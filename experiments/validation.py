@@ -23,8 +23,16 @@ def hold_out(
   Returns:
     The data set with a smaller `train`, with `validation`, and a sentence about it for
     the privacy statement.
+
+  Raises:
+    ValueError: the training examples are fresh in every round.
   """
   train = dataset.train
+  if isinstance(train, datasets.ClientStream):
+    raise ValueError(
+      f'--validation_fraction={fraction:g} cannot be used with --dataset={dataset.name}, whose '
+      'training examples are fresh in every round; use 0.'
+    )
   rows = [_split(int(n), fraction, seed, k) for k, n in enumerate(train.num_examples)]
   sentence = (
     f"{fraction:.4g} of each client's training examples are held out: they are never trained on, "

@@ -21,6 +21,7 @@ from runtime import random_streams
 from tff_models import model as model_lib
 
 Tree = collections.OrderedDict
+GLOBAL = 'global'  # the evaluation of the server's model alone
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,8 @@ class FederatedMethod:
     process: the TFF iterative process. `initialize() -> server_state@SERVER`;
       `next(server_state@SERVER, client_state@CLIENTS, data@CLIENTS) ->
       (server_state@SERVER, client_state@CLIENTS, metrics@SERVER)`.
-    evaluations: the models that can be evaluated: 'global', 'personal'.
+    evaluations: the models that can be evaluated: 'global', and those that depend on the
+      client's state, 'personal' first.
     released_metrics: the metrics of `next` that are differentially private releases.
       All others may be looked at in a simulation only.
     hyperparameters: names and default values of the continuous hyper-parameters.
@@ -211,7 +213,7 @@ class FederatedMethod:
     """A computation that evaluates a model on each client's examples.
 
     Args:
-      which: 'global' or 'personal', one of `evaluations`.
+      which: one of `evaluations`.
       examples: shapes of the examples to evaluate on.
 
     Returns:
@@ -224,7 +226,7 @@ class FederatedMethod:
       raise ValueError(f'No {which} model; the method has {", ".join(self.evaluations)}.')
     server_type, client_type, _ = self.process.next.type_signature.parameter
     server_type = server_type.member
-    client_type = client_type.member if which == 'personal' else tff.to_type(Tree())
+    client_type = client_type.member if which != GLOBAL else tff.to_type(Tree())
     model, select = self._model, self._models[which]
 
     @tff.tensorflow.computation(server_type, client_type, examples.tff_type)
@@ -320,7 +322,8 @@ def assemble(
       round counter is advanced here, not by the method.
     hyperparameters: the method's continuous hyper-parameters with their defaults;
       values in `spec.hyperparameters` take their place.
-    models: 'global' and 'personal': (server state, client state) -> parameters.
+    models: by the names of `FederatedMethod.evaluations`: (server state, client state) ->
+      parameters. For 'global' the client state is empty.
     init_server: base server state (model, round, seed, hyperparameters) -> further
       entries of the server state.
     init_client: server state -> a client's initial state.

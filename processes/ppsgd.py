@@ -57,7 +57,8 @@ def build(spec: BuildSpec) -> FederatedMethod:
   Server state: w (started as the model is), the query's state and, for averaged iterates,
   their average. Client state: theta_i (started at zero), the number of minibatches drawn,
   the attribute `minibatch_size` (m_i, default: the batch size) and, for averaged
-  iterates, the average of theta_i. Without privacy q N is the number of participants.
+  iterates, the average of theta_i. Averaged iterates are evaluated beside the last one.
+  Without privacy q N is the number of participants.
   """
   if spec.local_epochs != 1:
     raise ValueError(
@@ -145,6 +146,10 @@ def build(spec: BuildSpec) -> FederatedMethod:
       return add_offset(server['average'], average_offset(server['round'], client))
     return add_offset(server['model'], client['offset'])
 
+  models = {'personal': personal_model, 'global': global_model}
+  if iterate == 'average':
+    models['last_iterate'] = lambda server, client: add_offset(server['model'], client['offset'])
+
   return assemble(
     spec,
     client_update=client_update,
@@ -158,7 +163,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
       **mean_update.hyperparameters,
     },
     attributes={'minibatch_size': (np.int32, spec.batch_size)},
-    models={'personal': personal_model, 'global': global_model},
+    models=models,
     released_metrics=mean_update.released_metrics,
   )
 

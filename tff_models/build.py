@@ -78,9 +78,7 @@ def build_model(
       raise ValueError(f'hidden_units={hidden_units} must be at least 1.')
     return neural.build_one_hidden_layer(objective=objective, hidden_units=hidden_units, **common)
   if name == 'ppsgd_cnn':
-    if task_kind in ('classification', 'multilabel'):
-      objective = model_lib.one_versus_all()
-    return neural.build_ppsgd_cnn(objective=objective, **common)
+    return neural.build_ppsgd_cnn(objective=model_lib.one_versus_all(mean=True), **common)
   dtype_name = options.get('compute_dtype', 'float32')
   if dtype_name not in _DTYPES:
     raise ValueError(f'compute_dtype={dtype_name} must be one of {", ".join(_DTYPES)}.')

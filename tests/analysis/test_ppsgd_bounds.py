@@ -146,6 +146,69 @@ def test_bounds_hold_for_the_algorithms(algorithm, alpha):
   assert bound.bias > 0 and bound.variance > 0
 
 
+def test_smoothness_of_gaussian_regression_is_that_of_its_gradients():
+  """Lemma B.2's inequality by Monte Carlo; it is met with equality along a large variance."""
+  variances = np.array([4.0, 0.5, 0.1])
+  problem = ppsgd_bounds.gaussian_regression(variances, label_noise=0.3, num_users=2)
+  x = RNG.normal(size=(400_000, 3)) * np.sqrt(variances)
+  for delta in (np.array([1.0, 0.0, 0.0]), RNG.normal(size=3)):
+    squared = 2 * np.mean(np.sum((x * (x @ delta)[:, None]) ** 2, axis=1))
+    difference = 0.5 * np.sum(variances * delta**2)
+    assert squared < 2 * problem.smoothness * difference * 1.02
+  along = np.mean(np.sum((x * x[:, :1]) ** 2, axis=1))
+  assert 2 * along == pytest.approx(2 * problem.smoothness * 0.5 * variances[0], rel=0.02)
+  noise = 0.3 * RNG.normal(size=len(x))
+  variance = np.mean(np.sum((x * noise[:, None]) ** 2, axis=1))
+  assert problem.shared_variances[0] == pytest.approx(variance, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('alpha', [0.02, 0.5])
+def test_theorem_4_5_holds_for_a_run_on_the_synthetic_data(alpha):
+  """The averaged iterate of a run with the theorem's step size: half its excess risk."""
+  from experiments import build, runner
+  from experiments.config import ExperimentConfig
+
+  users, rounds, minibatch, multiplier, clip = 20, 60, 10, 1e-4, 1e4
+  config = ExperimentConfig(
+    method='ppsgd', dataset='ppsgd_synthetic', model='linear_regression',
+    model_option=('bias=false',), dataset_option=(f'num_clients={users}', 'dimension=6'),
+    privacy='client', delta=1e-3, noise_multiplier=multiplier, clipping_norm=clip,
+    batch_size=minibatch, iterate='average', rounds=rounds, eval_every=0, checkpoint_every=0,
+  )  # fmt: skip
+  extras = build.load_dataset(config).extras
+  problem = ppsgd_bounds.gaussian_regression(
+    extras['feature_variances'], label_noise=0.01, num_users=users
+  )
+  # A minibatch of m divides the variances by m (section 4).
+  problem = dataclasses.replace(
+    problem,
+    shared_variances=problem.shared_variances / minibatch,
+    personal_variances=problem.personal_variances / minibatch,
+  )
+  norm, _, _ = ppsgd_bounds.minimal_alpha_norm(extras['theta_star'], alpha)
+  bound = ppsgd_bounds.theorem_4_5(
+    problem, alpha=alpha, norm=norm, rounds=rounds, noise=multiplier * clip / users
+  )
+  config = dataclasses.replace(
+    config,
+    client_learning_rate=bound.step_size * max(1 / users, alpha),
+    personalization_alpha=alpha * users,
+  )
+  result = runner.run(config, show_progress=False)
+  start = _start_of(extras)
+  excess = result.summary['metrics']['test_excess_risk'] / 2
+  assert 0 < excess < bound.total
+  assert excess < start / 2  # something was learnt
+
+
+def _start_of(extras):
+  """Excess risk of z = 0, halved."""
+  return 0.5 * float(
+    np.mean(np.sum(extras['feature_variances'] * extras['theta_star'] ** 2, axis=1))
+  )
+
+
 def test_noise_scale_by_hand():
   scale = ppsgd_bounds.noise_scale(clip=2.0, rounds=16, delta=math.exp(-4), epsilon=0.5, total=100)
   assert scale == pytest.approx(2.0 * math.sqrt(16 * 4) / 50)

@@ -44,7 +44,7 @@ def native():
 
 @pytest.fixture(scope='module')
 def feo2():
-  """FeO2 on one example per client: loss ||w - phi_hat_j||^2 / (2 COORDINATES)."""
+  """FeO2 on one example per client: loss ||w - phi_hat_j||^2 / 2."""
   points, estimates = _estimates()
   data = {
     'x': np.ones([PROBLEM.num_clients, 1, 1], np.float32),
@@ -82,12 +82,11 @@ def _run(native, feo2, ratio, lambdas):
     hyperparameters={
       'ratio': ratio,
       # Lemma 7: eta = 1 and eta_p = 1 / (1 + lambda); the smaller one for both groups, with
-      # more steps. The loss is divided by the number of coordinates.
-      'client_learning_rate': COORDINATES,
-      'personal_learning_rate': COORDINATES / (1 + max(lambdas)),
-      # The process does not divide lambda by the number of coordinates.
-      'ditto_lambda_private': private_lambda / COORDINATES,
-      'ditto_lambda_non_private': non_private_lambda / COORDINATES,
+      # more steps.
+      'client_learning_rate': 1.0,
+      'personal_learning_rate': 1 / (1 + max(lambdas)),
+      'ditto_lambda_private': private_lambda,
+      'ditto_lambda_non_private': non_private_lambda,
     },
     attributes={'is_private': np.arange(PROBLEM.num_clients) < PROBLEM.num_private},
   )

@@ -190,3 +190,16 @@ def test_source_prefetches_in_order():
 def test_dataset_takes_sources():
   dataset = _dataset(train=_source([3, 1]), test=_source([1, 1]))
   assert dataset.num_clients == 2
+
+
+def test_stream_is_drawn_ahead_in_order():
+  def draw(round_):
+    x = np.full((2, 3, 4), round_, np.float32)
+    return federated.ClientExamples(
+      x=x, y=np.ones((2, 3), np.int32), num_examples=np.full(2, 3, np.int32)
+    )
+
+  stream = federated.ClientStream(num_examples=np.full(2, 3, np.int32), draw=draw)
+  assert stream.load(np.array([1])).x.shape == (1, 3, 4)
+  assert [int(e.x[0, 0, 0]) for e in stream.prefetch(range(5, 12))] == list(range(5, 12))
+  assert _dataset(train=stream, test=_source([1, 1])).num_clients == 2

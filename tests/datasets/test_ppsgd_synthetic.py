@@ -62,3 +62,39 @@ def test_seed_decides():
 def test_impossible_options(options):
   with pytest.raises(ValueError, match=next(iter(options))):
     _load(**options)
+
+
+def test_examples_are_fresh_in_every_round():
+  stream = _load(dimension=5, examples_per_client=None, examples_per_round=400).train
+  again = _load(dimension=5, examples_per_client=None, examples_per_round=400).train
+  assert isinstance(stream, datasets.ClientStream)
+  first, second = stream.draw(0), stream.draw(1)
+  assert first.x.shape == (50, 400, 5)
+  assert not np.any(first.x == second.x)
+  np.testing.assert_array_equal(second.x, again.draw(1).x)
+  np.testing.assert_array_equal(second.y, again.draw(1).y)
+  np.testing.assert_allclose(second.x.reshape(-1, 5).var(axis=0), 1 / np.arange(1, 6), rtol=0.05)
+  residual = second.y - np.einsum('knd,kd->kn', second.x, _load(dimension=5).extras['theta_star'])
+  assert residual.std() == pytest.approx(0.01, rel=0.03)
+
+
+@pytest.mark.parametrize('dimension', [1, 2, 7, 100])
+def test_quadrature_has_the_moments_of_the_features(dimension):
+  variances = np.linspace(0.5, 3.0, dimension)
+  points = ppsgd_synthetic.quadrature(variances)
+  assert points.shape == (dimension + 1, dimension)
+  np.testing.assert_allclose(points.mean(axis=0), 0.0, atol=1e-12)
+  np.testing.assert_allclose(points.T @ points / len(points), np.diag(variances), atol=1e-12)
+
+
+def test_squared_error_on_the_points_is_the_excess_risk():
+  """For any linear model, and with an intercept its square is added."""
+  dataset = _load(dimension=6, local_deviation=1.0)
+  theta, variances = dataset.extras['theta_star'], dataset.extras['feature_variances']
+  rng = np.random.default_rng(0)
+  own = theta + rng.normal(size=theta.shape)
+  for intercept in (0.0, 1.5):
+    predictions = np.einsum('knd,kd->kn', dataset.excess_risk.x, own) + intercept
+    error = np.mean((predictions - dataset.excess_risk.y) ** 2)
+    expected = ppsgd_synthetic.excess_risk(own, theta, variances) + intercept**2
+    assert error == pytest.approx(expected, rel=1e-5)

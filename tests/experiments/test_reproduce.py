@@ -6,7 +6,9 @@ import re
 import pandas as pd
 import pytest
 
-from experiments import recipes, reproduce
+from experiments import recipes, reproduce, sweep_table
+from experiments.config import ExperimentConfig
+from experiments.metrics import MetricTable
 from experiments.recipes import Comparison, Recipe, Selector, Value
 
 RECIPES = recipes.read_all()
@@ -115,6 +117,30 @@ def test_the_best_setting_is_chosen_on_validation_data_where_there_is_some():
   tables = {'p': pd.concat([TABLE, judged])}
   best = Selector(part='p', metric='test_mse', best=True).find(tables)
   assert best.setting == 'mtl_lambda=2' and best.mean == pytest.approx(0.6)
+
+
+def test_a_number_may_be_of_an_early_round(tmp_path):
+  for name, values in (('mtl_lambda=1,seed=0', (5.0, 1.0)), ('mtl_lambda=2,seed=0', (3.0, 2.0))):
+    folder = tmp_path / name
+    folder.mkdir()
+    config = ExperimentConfig(method='mr_mtl', mtl_lambda=float(name[11]))
+    (folder / 'config.json').write_text(json.dumps({'config': config.to_json()}))
+    table = MetricTable()
+    for round_, value in zip((10, 20), values, strict=True):
+      table.add(round_, 'test', 'mse', value)
+    table.write(folder / 'metrics.parquet')
+    summary = {'rounds': 20, 'privacy': {}, 'metrics_by_group': {'all': table.latest()}}
+    (folder / 'summary.json').write_text(json.dumps(summary))
+  runs = [sweep_table.Run.read(path) for path in sorted(tmp_path.iterdir())]
+  frame = pd.concat([sweep_table.build(runs), sweep_table.build(runs, after=10)])
+  tables = {'p': reproduce._with_settings(frame)}
+  early = Selector(part='p', metric='test_mse@10', best=True)
+  last = Selector(part='p', metric='test_mse', best=True)
+  assert early.find(tables).setting == 'mtl_lambda=2' and early.find(tables).mean == 3
+  assert last.find(tables).setting == 'mtl_lambda=1' and last.find(tables).mean == 1
+  recipe = Recipe(name='a', title='A', parts={'p': ()},
+                  comparisons=(Comparison(what='', better=early, worse=last),))  # fmt: skip
+  assert recipe.early_rounds('p') == [10] and recipe.early_rounds('q') == []
 
 
 def test_a_number_out_of_tolerance_is_off():

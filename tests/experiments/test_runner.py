@@ -316,3 +316,34 @@ def test_divergence_is_said(tmp_path):
     result = run(tmp_path / 'run', dataset=dataset, clients_per_round=6)
   assert 'has diverged' in result.report
   json.loads((tmp_path / 'run' / 'summary.json').read_text())
+
+
+def test_a_stream_gives_every_round_its_own_examples_also_when_resumed(tmp_path, monkeypatch):
+  import dataclasses
+
+  whole = fakes.make_dataset()
+  seen = []
+
+  def draw(round_):
+    x = np.full((fakes.NUM_CLIENTS, 4, 2), round_, np.float32)
+    return dataclasses.replace(whole.train, x=x)
+
+  stream = datasets.ClientStream(num_examples=whole.train.num_examples, draw=draw)
+  fresh = dict(dataset=dataclasses.replace(whole, train=stream))
+  original = fakes.FakeRuntime.round
+
+  def stop_once(self, next_, server, states, data, cohort, **keywords):
+    seen.append((int(server['round']), float(data['x'][0, 0, 0])))
+    if server['round'] == 7 and not stopped:
+      stopped.append(os.kill(os.getpid(), signal.SIGTERM))
+    return original(self, next_, server, states, data, cohort, **keywords)
+
+  stopped = [True]
+  monkeypatch.setattr(fakes.FakeRuntime, 'round', stop_once)
+  run(tmp_path / 'reference', **fresh)
+  stopped.clear()
+  with pytest.raises(interruption.Interrupted):
+    run(tmp_path / 'run', **fresh)
+  run(tmp_path / 'run', **fresh, resume=True)
+  assert seen == [(k, float(k)) for k in [*range(12), *range(12)]]
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')

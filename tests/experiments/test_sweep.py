@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import sweep, sweep_grid, sweep_table, sweep_workers
+from experiments import files, sweep, sweep_grid, sweep_table, sweep_workers
 from experiments.config import ExperimentConfig
 from experiments.metrics import MetricTable
 from experiments.sweep_grid import Grid
@@ -195,6 +195,17 @@ def test_runs_share_a_guarantee_only_if_their_plans_are_equal():
   assert len(guarantees._owners) == 4
 
 
+def test_infinity_survives_the_files(tmp_path):
+  grid = Grid.parse({'method': 'ppsgd', 'seed': 0}, ['personalization_alpha=1,inf'], [])
+  files.write_json(tmp_path / 'grid', grid.to_json())
+  assert Grid.from_json(json.loads((tmp_path / 'grid').read_text())) == grid
+  config = grid.runs()['personalization_alpha=inf,seed=0']
+  files.write_json(tmp_path / 'config', config.to_json())
+  assert ExperimentConfig.from_json(json.loads((tmp_path / 'config').read_text())) == config
+  with pytest.raises(ValueError, match=r"--client_learning_rate='inf' must be a number"):
+    ExperimentConfig(client_learning_rate='inf')
+
+
 @pytest.mark.slow
 def test_a_sweep_gives_what_single_runs_give(tmp_path):
   from experiments import runner
@@ -253,6 +264,32 @@ def test_opting_out_and_no_contact_with_private_clients_share_a_program(tmp_path
     runner.run(alone, show_progress=False)
     mine, other = metrics_of(folder), metrics_of(tmp_path / name)
     pd.testing.assert_frame_equal(mine, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_stream_is_shared_and_its_excess_risk_is_that_of_the_models(tmp_path):
+  from datasets import ppsgd_synthetic
+  from experiments import build, runner
+
+  base = dict(
+    method='ppsgd', dataset='ppsgd_synthetic', model='linear_regression',
+    model_option=('bias=false',), dataset_option=('num_clients=5', 'dimension=6'),
+    privacy='client', delta=1e-2, noise_multiplier=0.1, clipping_norm=10.0, iterate='average',
+    rounds=4, eval_every=2, checkpoint_every=0,
+  )  # fmt: skip
+  grid = Grid.parse(base, ['personalization_alpha=0.5,inf'], ['0-1'])
+  sweep.run(grid, folder=tmp_path / 'sweep', show_progress=False)
+  for name in ('personalization_alpha=0.5,seed=1', 'personalization_alpha=inf,seed=0'):
+    alone = dataclasses.replace(grid.runs()[name], output_dir=str(tmp_path / name))
+    result = runner.run(alone, show_progress=False)
+    mine, other = metrics_of(tmp_path / 'sweep' / 'runs' / name), metrics_of(tmp_path / name)
+    pd.testing.assert_frame_equal(mine, other, rtol=1e-4, atol=1e-5)
+    extras = build.load_dataset(alone).extras
+    last = result.server_state['model']['weights'] + result.client_states['offset']['weights']
+    assert result.summary['metrics']['test_last_iterate_excess_risk'] == pytest.approx(
+      ppsgd_synthetic.excess_risk(last, extras['theta_star'], extras['feature_variances']), rel=1e-4
+    )
+    assert result.summary['metrics']['test_excess_risk'] > 0
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 """Examples held out for choosing settings."""
 
 import numpy as np
+import pytest
 
 import datasets
 from experiments import build, evaluation, validation
 from experiments.config import ExperimentConfig
+from experiments.metrics import MetricTable
 
 
 def exam(**values):
@@ -55,6 +57,34 @@ def test_a_source_is_split_as_arrays_are():
   rows = [validation._split(int(n), 0.2, 0, k)[1] for k, n in enumerate(examples.num_examples)]
   arrays, lazy = validation._part(examples, rows), validation._part(source, rows)
   np.testing.assert_array_equal(lazy.load(np.arange(5)).x, arrays.x[:5])
+
+
+def test_a_stream_keeps_nothing_for_validation():
+  with pytest.raises(ValueError, match=r'--validation_fraction=0.2 .* fresh in every round'):
+    build.load_dataset(
+      ExperimentConfig(dataset='ppsgd_synthetic', dataset_option=('num_clients=2',),
+                       validation_fraction=0.2)
+    )  # fmt: skip
+
+
+def test_excess_risk_is_evaluated_beside_the_test_set():
+  class Method:
+    evaluations = ('personal', 'global', 'last_iterate')
+
+  data = datasets.load_dataset('ppsgd_synthetic', seed=0, num_clients=2, dimension=6)
+  tasks = evaluation.evaluation_tasks(Method, data)
+  assert [(t.which, t.prefix) for t in tasks if t.metrics == {'mse': 'excess_risk'}] == [
+    ('personal', ''),
+    ('last_iterate', 'last_iterate_'),
+  ]
+  table = MetricTable()
+  sums = {'mse': [8.0, 4.0], 'loss': [4.0, 2.0], 'num_examples': [4, 4]}
+  tasks[-1].record(table, 3, sums, each_client=False)
+  assert table.latest() == {
+    'test_last_iterate_excess_risk': 1.5,
+    'test_last_iterate_excess_risk_mean': 1.5,
+    'test_last_iterate_excess_risk_std': 0.5,
+  }
 
 
 def test_validation_is_evaluated_beside_the_test_set():

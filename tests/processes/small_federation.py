@@ -93,7 +93,7 @@ class Simulation:
   def evaluate(self, which):
     """Sums over each client's examples."""
     computation = self._method.build_evaluation(which, self._examples)
-    states = self._clients if which == 'personal' else None
+    states = None if which == 'global' else self._clients
     return self._runtime.evaluate(computation, self.server, states, self._data)
 
 

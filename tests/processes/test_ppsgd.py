@@ -10,6 +10,8 @@ import tensorflow as tf
 from scipy import stats
 
 import runtime
+from experiments import build
+from experiments.config import ExperimentConfig
 from privacy.plan import AdaptiveClipping, ClientLevelPrivacy, FixedClipping, NoPrivacy
 from privacy.sampling import EveryClient, FixedSizeCohorts, PoissonCohorts
 from processes import ppsgd
@@ -77,6 +79,56 @@ def _paper(eta, alpha, weighting='average', data=DATA, cohorts=COHORTS):
       total += g / max(1, np.linalg.norm(g) / CLIP)
     w = w - alpha * eta * total / divisor
   return w, theta, w_average, theta_average
+
+
+def test_equals_algorithm_1_in_numpy(native):
+  """All users in every round, one fresh example each; averages of the iterates before a round."""
+  eta, alpha, rounds, users = 0.5, 0.7, 6, small.CLIENTS
+  method = small.build(
+    'ppsgd', _plan(EveryClient(users)), DATA, batch_size=1, options={'iterate': 'average'}
+  )
+  simulation = small.Simulation(
+    native,
+    method,
+    DATA,
+    hyperparameters={
+      'client_learning_rate': max(eta / users, alpha * eta),
+      'personalization_alpha': alpha * users,
+    },
+  )
+  w, theta = np.zeros(small.FEATURES), np.zeros((users, small.FEATURES))
+  w_sum, theta_sum = np.zeros_like(w), np.zeros_like(theta)
+  seen = set()
+  for t in range(rounds):
+    simulation.round(range(users))
+    w_sum, theta_sum = w_sum + w, theta_sum + theta
+    total = np.zeros_like(w)
+    for i in range(users):
+      row = _row_of_round(i, t)
+      assert (i, row) not in seen  # fresh, as 6 rounds are one pass
+      seen.add((i, row))
+      x, y = DATA['x'][i, row], DATA['y'][i, row]
+      g = x * (x @ (w + theta[i]) - y)
+      theta[i] = theta[i] - eta / users * g
+      total += g / max(1, np.linalg.norm(g) / CLIP)
+    w = w - alpha * eta * total / users
+  np.testing.assert_allclose(simulation.weights, w, atol=3e-6)
+  np.testing.assert_allclose(small.flat(simulation.clients['offset']), theta, atol=3e-6)
+  np.testing.assert_allclose(small.flat(simulation.server['average']), w_sum / rounds, atol=3e-6)
+  inside = np.arange(small.ROWS) < DATA['num_examples'][:, None]
+  averaged = (w_sum + theta_sum) / rounds
+  for which, models in (('personal', averaged), ('last_iterate', w + theta)):
+    errors = (np.einsum('knd,kd->kn', DATA['x'], models) - DATA['y']) ** 2 * inside
+    np.testing.assert_allclose(simulation.evaluate(which)['mse'], errors.sum(1), rtol=1e-4)
+
+
+def _row_of_round(client, round_):
+  """Which example a minibatch of one holds."""
+  data = {key: value[client] for key, value in DATA.items()}
+  state = {'minibatches': tf.constant(round_), 'attributes': {'minibatch_size': 1}}
+  rows, weights = ppsgd.minibatch({'seed': tf.constant(0), 'round': round_}, state, data, 1)
+  assert weights.numpy().tolist() == [1.0]
+  return int(rows[0])
 
 
 @pytest.mark.parametrize('alpha', [0.05, 2.0])
@@ -263,6 +315,43 @@ def test_the_compiled_runtime_gives_the_same(native):
     np.testing.assert_allclose(
       small.flat(compiled.clients['offset']), small.flat(reference.clients['offset']), atol=1e-5
     )
+
+
+def test_flags_reach_the_minibatches():
+  """m_i in proportion to the examples, and the public M / N of algorithm 2."""
+  config = ExperimentConfig(
+    method='ppsgd', dataset='exam', batch_size=8, minibatch_fraction=0.1,
+    minibatch_weighting='sum', mean_minibatch_size=5.5, privacy='client', delta=1e-3,
+    noise_multiplier=1.0, clients_per_round=10,
+  )  # fmt: skip
+  experiment = build.build_process(config)
+  server, clients = experiment.initial_states()
+  examples = experiment.dataset.train.num_examples
+  sizes = clients['attributes']['minibatch_size']
+  np.testing.assert_array_equal(sizes, np.clip(np.rint(0.1 * examples), 1, 8))
+  assert len(set(sizes)) > 3
+  assert server['hyperparameters']['mean_minibatch_size'] == 5.5
+  with pytest.raises(
+    ValueError, match=r'--mean_minibatch_size=5.5 needs --minibatch_weighting=sum'
+  ):
+    dataclasses.replace(config, minibatch_weighting='average')
+
+
+@pytest.mark.parametrize('fixed', [False, True])
+def test_statement_says_what_stays_on_the_client_and_how_users_are_drawn(fixed):
+  config = ExperimentConfig(
+    method='ppsgd', dataset='exam', privacy='client', delta=1e-3, noise_multiplier=4.0,
+    clients_per_round=10, cohort_sampling='fixed' if fixed else 'poisson',
+  )  # fmt: skip
+  report = build.build_process(config).privacy_report(20)
+  text = ' '.join(report['statement'].split())
+  assert 'Personal models never leave their clients' in text
+  assert 'joint differential privacy' in text and 'billboard' in text
+  assert ('replace' in report['adjacency']) == fixed
+  local = build.build_process(dataclasses.replace(config, personalization_alpha=0.0))
+  assert local.privacy_report(20)['epsilon'] == 0.0
+  everything = build.build_process(dataclasses.replace(config, personalization_alpha=math.inf))
+  assert everything.privacy_report(20)['epsilon'] == report['epsilon'] > 0
 
 
 def test_cohorts_of_a_fixed_size_are_accounted_as_such():

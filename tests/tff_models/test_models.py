@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from runtime import random_streams
 from tff_models import MODELS, build_model, layers
+from tff_models import model as model_lib
 
 KEY = random_streams.key(0, random_streams.Stream.INIT)
 
@@ -134,7 +135,13 @@ def test_losses_and_metrics_by_hand():
   one_vs_all = _build('one_versus_all', shape=(2,), outputs=2)
   outputs = tf.constant([[0.9, -0.1], [0.0, 0.0]])
   loss = one_vs_all.loss(outputs, tf.constant([0, 1]))
-  np.testing.assert_allclose(loss, [0.0, (0.1**2 + 0.9**2) / 4], atol=1e-7)
+  np.testing.assert_allclose(loss, [0.0, (0.1**2 + 0.9**2) / 2], atol=1e-7)
+  of_network = _build('ppsgd_cnn', shape=(28, 28), outputs=2).loss(outputs, tf.constant([0, 1]))
+  np.testing.assert_allclose(of_network, [0.0, (0.1**2 + 0.9**2) / 2], atol=1e-7)
+  three = model_lib.one_versus_all().loss(tf.zeros([1, 3]), tf.constant([0]))
+  np.testing.assert_allclose(three, [(0.9**2 + 2 * 0.1**2) / 2], rtol=1e-6)
+  three = model_lib.one_versus_all(mean=True).loss(tf.zeros([1, 3]), tf.constant([0]))
+  np.testing.assert_allclose(three, [(0.9**2 + 2 * 0.1**2) / 3], rtol=1e-6)
   assert 'bias' not in one_vs_all.init(KEY)
 
   tags = tf.constant([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])

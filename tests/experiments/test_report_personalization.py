@@ -1,0 +1,97 @@
+"""The figures of how much to personalise, on made-up runs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from experiments import report, report_data, report_personalization
+from experiments.config import ExperimentConfig
+from experiments.metrics import ROUND, MetricTable
+
+
+def make_run(folder, *, alpha, noise, rate, curve, metric='excess_risk'):
+  """A run's folder with a curve of rounds 0, 10, 20."""
+  config = ExperimentConfig(
+    method='ppsgd', dataset='ppsgd_synthetic', privacy='client', delta=1e-3, rounds=20,
+    personalization_alpha=alpha, noise_multiplier=noise, client_learning_rate=rate,
+  )  # fmt: skip
+  folder.mkdir(parents=True)
+  (folder / 'config.json').write_text(json.dumps({'config': config.to_json()}))
+  table = MetricTable()
+  for round_, value in zip((0, 10, 20), curve, strict=True):
+    epsilon = 0.0 if alpha == 0 else (round_ / noise if noise else math.inf)
+    table.add(round_, ROUND, 'epsilon', epsilon)
+    table.add(round_, 'test', 'mse', 1.0)
+    table.add(round_, 'test', metric, value)
+  table.write(folder / 'metrics.parquet')
+  privacy = {'unit': 'client', 'epsilon': epsilon, 'statement': 'None.'}
+  (folder / 'privacy.json').write_text(json.dumps(privacy))
+  summary = {'rounds': 20, 'privacy': privacy, 'metrics_by_group': {'all': table.latest()}}
+  (folder / 'summary.json').write_text(json.dumps(summary))
+
+
+@pytest.fixture
+def folder(tmp_path):
+  curves = {
+    # alpha, noise, rate -> excess risk
+    (0.0, 1.0, 0.1): (9, 5, 3.0),
+    (0.0, 1.0, 0.2): (9, 4, math.nan),
+    (1.0, 1.0, 0.1): (9, 4, 1.0),
+    (1.0, 10.0, 0.1): (9, 4, 2.0),
+    (math.inf, 1.0, 0.1): (9, 2, 1.5),
+    (math.inf, 1.0, 0.2): (9, 1, 1.7),
+    (math.inf, 10.0, 0.1): (9, 5, 8.0),
+  }
+  for i, ((alpha, noise, rate), curve) in enumerate(curves.items()):
+    make_run(tmp_path / 'runs' / str(i), alpha=alpha, noise=noise, rate=rate, curve=curve)
+  return tmp_path
+
+
+def test_every_round_has_its_own_best_step_size(folder):
+  drawing = report_personalization.curves(report_data.read([folder]))
+  table = drawing.data.set_index(['alpha', 'noise', 'round'])['value']
+  assert table[math.inf, 1.0, 10] == 1 and table[math.inf, 1.0, 20] == 1.5
+  assert table[0.0, 1.0, 10] == 4 and table[0.0, 1.0, 20] == 3  # the other one diverged
+  assert 'CHOSEN ON TEST DATA' in drawing.caption
+  panels = drawing.drawing.axes
+  assert [axes.get_title() for axes in panels] == [
+    'noise multiplier 1, epsilon 20 at the end',
+    'noise multiplier 10, epsilon 2 at the end',
+  ]
+  # Local learning is in every panel.
+  assert [len(axes.lines) for axes in panels] == [3, 3]
+
+
+def test_the_front_takes_the_best_of_what_costs_no_more(folder):
+  drawing = report_personalization.front(report_data.read([folder]))
+  lines = {line.get_label(): line for line in drawing.drawing.axes[0].lines}
+  np.testing.assert_array_equal(lines['best personalised'].get_xydata(), [[2, 2], [20, 1]])
+  np.testing.assert_array_equal(lines['global only'].get_xydata(), [[2, 8], [20, 1.5]])
+  assert set(lines['local only'].get_ydata()) == {3.0}
+  assert drawing.drawing.axes[0].xaxis_inverted()
+
+
+def test_figures_are_in_the_report_where_alpha_differs_only(folder, tmp_path):
+  page = report.write([folder])
+  names = {path.stem for path in page.parent.glob('*.png')}
+  assert {'personalization', 'personalization_front'} <= names
+  one = tmp_path / 'one'
+  make_run(one / 'run', alpha=1.0, noise=1.0, rate=0.1, curve=(3, 2, 1))
+  data = report_data.read([one])
+  assert report_personalization.curves(data) is None
+  assert report_personalization.front(data) is None
+
+
+def test_high_accuracy_is_best(tmp_path):
+  for i, (rate, last) in enumerate([(0.1, 0.5), (0.2, 0.7)]):
+    for alpha in (1.0, math.inf):
+      make_run(tmp_path / f'{alpha}{i}', alpha=alpha, noise=1.0, rate=rate,
+               curve=(0.1, 0.2, last), metric='last_iterate_excess_risk')  # fmt: skip
+  data = report_data.read([tmp_path])
+  assert report_personalization._metric(data) == 'test_last_iterate_excess_risk'
+  assert set(report_personalization.curves(data).data.query('round == 20')['value']) == {0.5}
+  data.__dict__['curves'] = data.curves.replace('test_last_iterate_excess_risk', 'test_accuracy')
+  assert report_personalization._metric(data) == 'test_accuracy'
+  assert set(report_personalization.curves(data).data.query('round == 20')['value']) == {0.7}
