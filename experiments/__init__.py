@@ -1,26 +1,29 @@
 """Experiments: from flags, or a few calls, to a folder of results.
 
-from experiments import ExperimentConfig, build_process, load_dataset, run
+from experiments import ExperimentConfig, build_process, load_dataset, report, run
 
 config = ExperimentConfig(method='mr_mtl', dataset='exam', privacy='example',
-                          target_epsilon=4.0, delta=1e-3, rounds=50)
+                          target_epsilon=4.0, delta=1e-3, rounds=50, output_dir='results/mine')
 dataset = load_dataset(config)
 result = run(build_process(config, dataset))   # or at once: run(config)
 print(result.report)
 result.metrics.to_frame()
+page = report.write(['results/mine'])
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from experiments.config import ExperimentConfig
 
 if TYPE_CHECKING:
+  from experiments import report
   from experiments.build import Experiment, build_plan, build_process, load_dataset
   from experiments.runner import RunResult, run
 
 __all__ = [
   'Experiment', 'ExperimentConfig', 'RunResult', 'build_plan', 'build_process', 'load_dataset',
-  'run',
+  'report', 'run',
 ]  # fmt: skip
 
 
@@ -34,4 +37,6 @@ def __getattr__(name: str) -> Any:
     from experiments import runner
 
     return getattr(runner, name)
+  if name == 'report':
+    return importlib.import_module('experiments.report')
   raise AttributeError(name)

@@ -23,6 +23,8 @@ _DEPTH = 4  # folders below the one that is given
 _SYMBOLS = {
   'mtl_lambda': 'lambda',
   'ditto_lambda': 'lambda',
+  'ditto_lambda_private': 'lambda of private',
+  'ditto_lambda_non_private': 'lambda of opted-out',
   'target_epsilon': 'epsilon',
   'noise_multiplier': 'noise',
   'client_learning_rate': 'client rate',

@@ -94,6 +94,15 @@ def test_gains_are_against_local_training(sweep_folder):
   assert drawing.data['comparison'].str.contains('against local').all()
 
 
+def test_gains_are_against_the_best_local_training(sweep_folder):
+  common = dict(seed=0, target_epsilon=2.0, client_learning_rate=9.0, **PRIVATE)
+  make_run(sweep_folder / 'runs' / 'zz_local', method='local', base=50.0, **common)
+  drawing = report_figures.gains(report_data.read([sweep_folder]))
+  assert drawing.data['gain'].abs().max() < 2
+  assert not drawing.data['comparison'].str.startswith('local').any()
+  assert 'Of local training the best of up to 2 settings, CHOSEN ON TEST DATA' in drawing.caption
+
+
 def test_a_run_in_progress_is_shown_so_far(tmp_path):
   make_run(tmp_path / 'going', finished=False, rounds=8)
   make_run(tmp_path / 'started', finished=False, rounds=8, seed=1)

@@ -1,15 +1,17 @@
 """The notebooks, built and executed as Colab would: in a kernel that has no TFF.
 
-The kernel is another Python than 3.11 where one is installed and can be furnished; else the
-same one. In both, importing TensorFlow Federated is an error.
+The kernel is a newer Python than 3.11, where uv or pyenv has one, in an environment of its
+own. Importing TensorFlow Federated is an error in it.
 """
 
 import ast
 import json
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import types
 from concurrent import futures
 
 import pytest
@@ -66,6 +68,31 @@ def test_the_kernel_needs_little(name):
   }  # fmt: skip
 
 
+@pytest.mark.parametrize('name', NAMES)
+def test_a_notebook_on_its_own_clones_its_project(name, tmp_path, monkeypatch):
+  pytest.importorskip('jupytext', reason='needs the extra "notebooks" (jupytext)')
+  origin = tmp_path / 'origin'
+  (origin / 'notebooks').mkdir(parents=True)
+  (origin / 'run_experiment.py').touch()
+  (origin / 'notebooks' / 'mark').touch()
+  git = ['git', '-C', str(origin), '-c', 'user.name=a', '-c', 'user.email=a@b']
+  for arguments in (['init', '--quiet'], ['add', '.'], ['commit', '--quiet', '-m', 'a']):
+    subprocess.run([*git, *arguments], check=True)
+  prepared = []
+  fake = types.SimpleNamespace(prepare=lambda: prepared.append(list(sys.path)))
+  monkeypatch.setitem(sys.modules, 'environment', fake)
+  monkeypatch.setattr(sys, 'path', list(sys.path))
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(AssertionError, match='set REPOSITORY'):
+    exec(_first_cell(name), {})
+  (built,) = [p for p in build.build(tmp_path / 'built', str(origin)) if p.stem == name]
+  cells = [c for c in json.loads(built.read_text())['cells'] if c['cell_type'] == 'code']
+  for _ in range(2):  # the second time it is there
+    exec(''.join(cells[0]['source']), {})
+    assert prepared.pop()[0] == str(tmp_path / 'project' / 'notebooks')
+  assert (tmp_path / 'project' / 'notebooks' / 'mark').exists()
+
+
 @pytest.fixture(name='notebooks', scope='session')
 def _notebooks(tmp_path_factory):
   """The built notebooks by name."""
@@ -74,17 +101,25 @@ def _notebooks(tmp_path_factory):
 
 @pytest.fixture(name='kernel_python', scope='session')
 def _kernel_python(tmp_path_factory):
-  """The kernel's Python: preferably not 3.11."""
+  """A newer Python than the command line's, with what a kernel needs."""
   folder = tmp_path_factory.mktemp('kernel') / 'venv'
-  uv = shutil.which('uv')
-  if sys.version_info[:2] == (3, 11) and uv:
-    make = [uv, 'venv', '--quiet', '--no-python-downloads', '--python', '>=3.12', str(folder)]
-    furnish = [uv, 'pip', 'install', '--quiet', '--python', str(folder / 'bin' / 'python')]
-    furnish += ['ipykernel', 'pandas', 'pyarrow', 'matplotlib']
-    if all(subprocess.run(c, check=False, timeout=300).returncode == 0 for c in (make, furnish)):
-      return str(folder / 'bin' / 'python')
-  pytest.importorskip('ipykernel', reason='needs the extra "notebooks" (ipykernel)')
-  return sys.executable
+  uv = shutil.which('uv') or str(ROOT / '.uv' / 'bin' / 'uv')
+  pyenv = pathlib.Path(os.environ.get('PYENV_ROOT') or pathlib.Path.home() / '.pyenv')
+  pythons = ['>=3.12', *map(str, sorted(pyenv.glob('versions/3.1[2-9].*/bin/python')))]
+  make = [uv, 'venv', '--quiet', '--clear', '--no-python-downloads', str(folder), '--python']
+  if not any(_succeeds([*make, python]) for python in pythons):
+    pytest.skip("no Python newer than 3.11 is installed, which a kernel like Colab's needs")
+  python = str(folder / 'bin' / 'python')
+  packages = ['ipykernel', 'pandas', 'pyarrow', 'matplotlib']
+  subprocess.run([uv, 'pip', 'install', '--quiet', '--python', python, *packages], check=True)
+  return python
+
+
+def _succeeds(command):
+  try:
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+  except FileNotFoundError:  # no uv
+    return False
 
 
 @pytest.fixture(name='workspace', scope='session')
@@ -141,7 +176,9 @@ def _execute(path, workspace):
   ]
   notebook.cells.insert(place + 1, nbformat.v4.new_code_cell(TINY[path.stem]))
   notebook.cells.append(
-    nbformat.v4.new_code_cell("assert 'tensorflow_federated' not in sys.modules")
+    nbformat.v4.new_code_cell(
+      "assert sys.version_info >= (3, 12) and 'tensorflow_federated' not in sys.modules"
+    )
   )
   nbclient.NotebookClient(
     notebook, timeout=600, kernel_name='colab', resources={'metadata': {'path': str(workspace)}}
