@@ -12,7 +12,8 @@ canary. If the lower bound exceeds the claim, then sampler, mechanism and accoun
 belong together, and the exit code is 1.
 
 With `--audit_canaries=M` there is one run, with M canaries of which a coin decides for each
-whether it is there (Steinke et al. 2023): cheaper, and looser.
+whether it is there (Steinke et al. 2023): cheaper, and looser. `--audit_choice` attacks
+IFCA's private choice of a cluster by itself.
 """
 
 import collections
@@ -48,6 +49,11 @@ flags.DEFINE_integer(
   'audit_guesses', None,
   'With --audit_canaries: on how many canaries the attacker guesses. Default: a tenth of them.',
   lower_bound=2, module_name='Audit',
+)  # fmt: skip
+flags.DEFINE_boolean(
+  'audit_choice', False,
+  "Attack the first private choice of a cluster (ifca), which has the selection's epsilon.",
+  module_name='Audit',
 )  # fmt: skip
 
 # Data rows of the attacked client.
@@ -88,14 +94,16 @@ class Report:
     claimed: epsilon of the accountant after the rounds that were attacked.
     bound: the attack's lower bound (`privacy.audit.EpsilonLowerBound`).
     rounds: rounds of every run.
-    strength: how much of the clip the canary used, mean over the rounds; an attack with a
-      weak canary proves less.
+    strength: how much of the sensitivity the canary used, mean over the rounds; an attack
+      with a weak canary proves less.
+    measure: the sensitivity, in a word.
   """
 
   claimed: float
   bound: Any
   rounds: int
   strength: float
+  measure: str = 'the clip'
 
   @property
   def broken(self) -> bool:
@@ -109,7 +117,7 @@ class Report:
       f'{self.rounds} rounds (the accountant)',
       f'Shown:       epsilon >= {self.bound.epsilon:.4g} with confidence '
       f'{self.bound.confidence:g} ({self.bound.method})',
-      f'Canary:      used {self.strength:.0%} of the clip',
+      f'Canary:      used {self.strength:.0%} of {self.measure}',
       'Verdict:     the claim is REFUTED: sampler, mechanism and accountant do not agree'
       if self.broken
       else 'Verdict:     the claim stands',
@@ -192,6 +200,63 @@ def audit_one_run(
     rounds=rounds,
     strength=float(np.mean(strengths)),
   )
+
+
+def audit_choice(
+  target: Target, *, runs: int = 4000, seed: int = 0, confidence: float = 0.95
+) -> Report:
+  """Attacks the private choice of one of several models (IFCA's clusters), in the first round.
+
+  The canary is an example that the first model predicts exactly and the others not at all.
+  The choice is seen by where the update is added. Its claim is the selection's own epsilon,
+  at delta = 0.
+
+  Args as for `audit`.
+
+  Raises:
+    ValueError: there is no private choice, or not by the losses of a regression.
+  """
+  import runtime
+  from privacy import audit as statistics
+
+  data, strength = _choice_canary(target)
+  with_canary = np.arange(runs) % 2 == 1
+  with runtime.create('xla') as machine:
+    attacker = _Attacker(target, machine, runs, data)
+    server, states = attacker.start(seed + np.arange(runs))
+    attacker.run(server, states, np.where(with_canary, _WITH, _WITHOUT), [True] * runs)
+    chosen = states.to_numpy()['cluster'] == 0
+  return Report(
+    claimed=float(target.plan.selection.epsilon),
+    bound=statistics.many_runs(
+      chosen[~with_canary], chosen[with_canary], delta=0.0, confidence=confidence
+    ),
+    rounds=1,
+    strength=strength,
+    measure="the score's sensitivity",
+  )
+
+
+def _choice_canary(target: Target) -> tuple[Tree, float]:
+  """Data sets with and without the canary, and the smallest change of a score that it makes."""
+  plan, method = target.plan, target.method
+  server = method.initial_server_state(0)
+  if plan.unit != 'example' or plan.selection is None or 'clusters' not in server:
+    raise ValueError('--audit_choice needs a private choice: --method=ifca --privacy=example.')
+  spec, clusters = target.examples, server['clusters']
+  regression = np.issubdtype(np.dtype(spec.y_dtype), np.floating) and not _is_svm(target)
+  if not regression or set(clusters) != {'weights', 'bias'}:
+    raise ValueError('--audit_choice attacks linear regressions with --selection_score=loss only.')
+  weights = np.asarray(clusters['weights']).reshape(len(clusters['weights']), -1)
+  differences = np.abs(weights[1:] - weights[0]).min(axis=0)
+  best = int(np.argmax(differences))
+  data = _nothing(target, 2)
+  data['x'].reshape(2, spec.x_shape[0], -1)[_WITH, 0, best] = 1e3
+  data['y'][_WITH, 0] = 1e3 * weights[0, best] + np.ravel(clusters['bias'])[0]
+  clip = float(method.hyperparameters['selection_loss_clip'])
+  loss = min((1e3 * float(differences[best])) ** 2 / 2, clip)
+  count = int(plan.num_examples[target.client])
+  return data, (loss / count) / (clip / max(count - 1, 1))
 
 
 def _delta(target: Target) -> float:
@@ -301,7 +366,7 @@ class _Attacker:
         present = list(np.asarray(sampled) & with_canary)
     else:
       rows, present = np.where(with_canary, _WITH, _WITHOUT), everyone
-    server = self._run(server, states, rows, present)
+    server = self.run(server, states, rows, present)
     released = _released(self._target, self._machine.to_numpy(server), states.to_numpy())
     effect = canary - nothing
     size = np.maximum(np.sum(effect**2, axis=1), 1e-30)
@@ -318,10 +383,11 @@ class _Attacker:
       clients = _with(clients, 'noise_multiplier', np.float32(0))
       clients = _with(clients, 'sampling_rate', np.float32(1))
     states = self._machine.place_states(clients or None)
-    server = self._run(server, states, rows, [True] * self._runs)
+    server = self.run(server, states, rows, [True] * self._runs)
     return _released(self._target, self._machine.to_numpy(server), states.to_numpy())
 
-  def _run(self, server, states, rows: np.ndarray, present: Sequence[bool]):
+  def run(self, server, states, rows: np.ndarray, present: Sequence[bool]):
+    """One round of every run, on its row of the data, or without the client."""
     cohort = [np.array([s] if here else [], np.int32) for s, here in enumerate(present)]
     data_rows = [rows[[s]] if here else rows[:0] for s, here in enumerate(present)]
     server, _ = self._machine.round(
@@ -557,6 +623,10 @@ def _audit_configuration(config, values) -> Report:
     num_classes=task.num_outputs if task.kind == 'classification' else 1,
   )
   with startup.quiet():
+    if values.audit_choice:
+      return audit_choice(
+        target, runs=values.audit_runs, seed=config.seed, confidence=values.audit_confidence
+      )
     if values.audit_canaries:
       return audit_one_run(
         target,

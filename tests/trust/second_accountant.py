@@ -299,6 +299,20 @@ def mechanisms() -> tuple[Row, ...]:
     )
   )
 
+  shuffled = silo(88, 32, 2, 20.0, 1e-3, batches='shuffled')  # 2 batches are an epoch
+  rows.append(
+    Row(
+      'SGD of a silo with shuffled batches: each example once in an epoch',
+      '201 × Gaussian(20)',
+      shuffled.epsilon(201),
+      {
+        'integration': epsilon_of_curve(201 * subsampled_gaussian(1.0, 20.0), 1e-3),
+        'closed form': gaussian_epsilon(math.sqrt(201) / 20, 1e-3),
+      },
+      ('integration',),
+    )
+  )
+
   private = selection.PrivateSelection(epsilon=0.5, rounds=20)
   ifca = silo(88, 32, 2, 6.0, 1e-3, selection=private)
   training = 402 * subsampled_gaussian(32 / 88, 6.0)
@@ -333,6 +347,20 @@ def mechanisms() -> tuple[Row, ...]:
         ("Papernot and Steinke's theorem 2, by hand", 'dp-accounting'),
       )
     )
+
+  scored = tuning.PrivateTuning(mean=10.0, shape=0.0, score_noise_multiplier=20.0)
+  beside = silo(88, 32, 2, 20.0, 1e-3, tuning=scored)
+  training = 402 * subsampled_gaussian(32 / 88, 20.0)
+  best = repeat_and_select(training + subsampled_gaussian(1.0, 20.0), scored.gamma, 0.0)
+  rows.append(
+    Row(
+      'a silo that tunes privately beside a shared run, with noised scores',
+      '402 × Poisson(0.364, Gaussian(20)) + RepeatAndSelect(that + Gaussian(20), 10, 0)',
+      beside.epsilon(201),
+      {"Papernot and Steinke's theorem 2, by hand": epsilon_of_curve(training + best, 1e-3)},
+      ("Papernot and Steinke's theorem 2, by hand",),
+    )
+  )
   return tuple(rows)
 
 

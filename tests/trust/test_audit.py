@@ -114,6 +114,7 @@ def test_dp_fedavg_over_rounds_with_adaptive_clipping():
   clipping = plan.AdaptiveClipping(initial_norm=0.5, quantile_noise_multiplier=3.0)
   target = targets.target('fedavg', targets.client_level(1.2, clipping=clipping))
   report = audit_tool.audit(target, rounds=4, runs=12000)
+  print(report.text())
   assert report.claimed / 4 < report.bound.epsilon <= report.claimed
 
 
@@ -134,10 +135,13 @@ def test_feo2_protects_private_clients_and_nobody_else():
     attributes={'is_private': 1.0}, hyperparameters={'ratio': 0.1}, personalize=False,
   )  # fmt: skip
   report = audit_tool.audit(private, rounds=1, runs=12000)
+  print(report.text())
   assert report.claimed / 3 < report.bound.epsilon <= report.claimed
   opted_out = dataclasses.replace(private, attributes={'is_private': 0.0})
   # No protection: the private clients' claim does not hold for it.
-  assert audit_tool.audit(opted_out, rounds=1, runs=3000).broken
+  report = audit_tool.audit(opted_out, rounds=1, runs=3000)
+  print(report.text())
+  assert report.broken
 
 
 @pytest.mark.slow
@@ -156,6 +160,43 @@ def test_silos(name, plan_, options):
   target = targets.target(name, plan_, rows=4, batch_size=2, **options)
   report = _check_honest(target, rounds=1, runs=40000)
   assert 3.2 < report.claimed < 4.6
+
+
+def _choosing(epsilon, clusters=20):
+  plan_ = targets.silo_level(5.0, rows=20, selecting=(epsilon, 1))
+  return targets.target(
+    'ifca', plan_, rows=20, batch_size=2, num_clusters=clusters, selection_score='loss'
+  )
+
+
+def test_the_private_choice_of_a_cluster():
+  report = audit_tool.audit_choice(_choosing(4.0), runs=12000)
+  print(report.text())
+  # A canary changes all scores in the same direction: half of epsilon is the most it shows.
+  assert report.claimed / 3 < report.bound.epsilon <= report.claimed / 2
+  assert report.strength == pytest.approx(19 / 20)
+
+
+def test_a_choice_with_too_little_noise_is_caught():
+  target = _choosing(1.0)
+  eager = {**target.method.hyperparameters, 'selection_epsilon': 4.0}
+  broken = dataclasses.replace(
+    target, method=dataclasses.replace(target.method, hyperparameters=eager)
+  )
+  report = audit_tool.audit_choice(broken, runs=8000)
+  assert report.claimed == 1.0 and report.broken
+
+
+@pytest.mark.parametrize(
+  ('target', 'message'),
+  [
+    (lambda: targets.target('mr_mtl', targets.silo_level(1.0), rows=4), 'a private choice'),
+    (lambda: targets.target('fedavg', targets.client_level(1.0)), 'a private choice'),
+  ],
+)
+def test_a_choice_that_is_not_there(target, message):
+  with pytest.raises(ValueError, match=message):
+    audit_tool.audit_choice(target())
 
 
 def _one_run_target(name='fedavg', cls=None, canaries=300, z=0.8):
