@@ -14,6 +14,7 @@ import processes
 import tff_models
 from experiments import evaluation, silo_tables, validation
 from experiments.config import ExperimentConfig, settings
+from experiments.metrics import OPTED_OUT, PRIVATE
 from experiments.settings import Group
 from privacy import calibration, nothing_shared, opt_out, plan, sampling, selection, tuning
 from processes.method import BuildSpec, FederatedMethod
@@ -195,7 +196,7 @@ def prepared(
   if config.method != 'feo2':
     return dataset
   away = opted_out(config, dataset)
-  groups = {**dataset.groups, 'private': ~away, 'opted out': away}
+  groups = {**dataset.groups, PRIVATE: ~away, OPTED_OUT: away}
   return dataclasses.replace(dataset, groups={k: v for k, v in groups.items() if v.any()})
 
 

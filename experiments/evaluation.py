@@ -13,7 +13,7 @@ import numpy as np
 
 import datasets
 import processes.method
-from experiments.metrics import EVERYONE, MetricTable
+from experiments.metrics import EVERYONE, OPTED_OUT, PRIVATE, MetricTable
 
 _PSEUDO_CLIENT_ROWS = 200  # test rows of the server that are evaluated as one client
 
@@ -64,6 +64,7 @@ class EvaluationTask:
       sums = {own: sums[name] for name, own in self.metrics.items()}
     for name, total in sums.items():
       name = self.prefix + name
+      means = {}
       if not self.groups:
         table.add(round_, self.split, name, total.sum() / counts.sum())
       for group, members in self.groups.items():
@@ -72,8 +73,13 @@ class EvaluationTask:
           continue
         own = total[members] / counts[members]
         table.add(round_, self.split, name, total[members].sum() / counts[members].sum(), group)
-        table.add(round_, self.split, f'{name}_mean', own.mean(), group)
+        means[group] = own.mean()
+        table.add(round_, self.split, f'{name}_mean', means[group], group)
         table.add(round_, self.split, f'{name}_std', own.std(), group)
+        table.add(round_, self.split, f'{name}_variance', own.var(), group)
+      if means.keys() >= {PRIVATE, OPTED_OUT}:
+        gap = means[OPTED_OUT] - means[PRIVATE]
+        table.add(round_, self.split, f'{name}_opted_out_minus_private', gap)
       if each_client and self.client_ids:
         ids = [c for c, known in zip(self.client_ids, has_rows, strict=True) if known]
         table.add_clients(round_, self.split, {name: (ids, total[has_rows] / counts[has_rows])})

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 
 import datasets
-from experiments import interruption, results, runner
+from experiments import evaluation, interruption, results, runner
 from experiments.config import ExperimentConfig
+from experiments.metrics import MetricTable
 from privacy import accounting
 from tests.experiments import fakes
 
@@ -99,7 +100,21 @@ def test_pooled_and_per_client_metrics_agree_with_numpy(tmp_path):
   metrics = result.summary['metrics']
   assert metrics['test_mse'] == pytest.approx(errors.mean())
   assert metrics['test_mse_std'] == pytest.approx(errors.mean(axis=1).std())
+  assert metrics['test_mse_variance'] == pytest.approx(errors.mean(axis=1).var())
   assert result.summary['metrics_by_group']['even']['test_mse'] == pytest.approx(errors[::2].mean())
+
+
+def test_opting_out_is_compared_with_staying_private():
+  """The FeO2 paper's Delta_g and Delta_l: of means over clients, not of pooled rows."""
+  table, away = MetricTable(), np.array([False, False, True])
+  task = evaluation.EvaluationTask(
+    split='test', which='global', prefix='global_', examples=None,
+    groups={'all': np.ones(3, bool), 'private': ~away, 'opted out': away},
+  )  # fmt: skip
+  sums = {'accuracy': [1.0, 3.0, 4.0], 'num_examples': [2, 4, 4]}
+  task.record(table, 7, sums, each_client=False)
+  assert table.latest()['test_global_accuracy_opted_out_minus_private'] == 1 - (0.5 + 0.75) / 2
+  assert table.latest('private')['test_global_accuracy_variance'] == 0.125**2
 
 
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
