@@ -34,10 +34,12 @@ def curves(data: ReportData) -> Drawing | None:
   if len(noises) > _MOST_PANELS:
     places = np.linspace(0, len(noises) - 1, _MOST_PANELS).round().astype(int)
     noises = [noises[place] for place in places]
-  drawing = figure.Figure(figsize=(7.4, 2.9 * -(-len(noises) // 2)), layout='constrained')
-  panels = drawing.subplots(-(-len(noises) // 2), min(2, len(noises)), squeeze=False, sharey=True)
+  columns = 2 if len(noises) == _MOST_PANELS else len(noises)
+  rows = len(noises) // columns
+  drawing = figure.Figure(figsize=(2.8 * columns + 1.6, 3.0 * rows), layout='constrained')
+  panels = drawing.subplots(rows, columns, squeeze=False, sharey=True)
   handles = {}
-  for axes, noise in zip(panels.ravel(), noises, strict=False):
+  for axes, noise in zip(panels.ravel(), noises, strict=True):
     # Local learning is the same under any noise.
     here = frame[(frame['noise'] == noise) | (frame['alpha'] == 0)]
     for (colour, marker, dash), (alpha, own) in zip(
@@ -50,14 +52,12 @@ def curves(data: ReportData) -> Drawing | None:
     spent = here[here['alpha'] > 0].groupby('round')['epsilon'].max()
     words = f'noise multiplier {noise:g}'
     if len(spent) and math.isfinite(spent.iloc[-1]):
-      words += f', epsilon {spent.iloc[-1]:.3g} at the end'
+      words += f'\nepsilon {spent.iloc[-1]:.3g} at the end'
     axes.set_title(words, fontsize=9)
     axes.set_xlabel('communication rounds')
     _scale(axes, metric, frame)
   for axes in panels[:, 0]:
     axes.set_ylabel(_words(metric))
-  for axes in panels.ravel()[len(noises) :]:
-    axes.remove()
   drawing.legend(handles.values(), handles.keys(), loc='outside right upper', fontsize=8)
   return Drawing(
     name='personalization', title='How much to personalise', caption=_CHOSEN, drawing=drawing,

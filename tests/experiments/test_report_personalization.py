@@ -57,8 +57,8 @@ def test_every_round_has_its_own_best_step_size(folder):
   assert 'CHOSEN ON TEST DATA' in drawing.caption
   panels = drawing.drawing.axes
   assert [axes.get_title() for axes in panels] == [
-    'noise multiplier 1, epsilon 20 at the end',
-    'noise multiplier 10, epsilon 2 at the end',
+    'noise multiplier 1\nepsilon 20 at the end',
+    'noise multiplier 10\nepsilon 2 at the end',
   ]
   # Local learning is in every panel.
   assert [len(axes.lines) for axes in panels] == [3, 3]
