@@ -143,21 +143,8 @@ def dp_sgd(
   # Chosen before the product: infinity * 0 is NaN.
   noise_stddev = noise_multiplier * tf.where(noise_multiplier > 0.0, clipping_norm, 0.0)
 
-  def in_poisson_batch(step):
-    coins = random_streams.uniform(random_streams.fold_in(batch_key, step), [capacity])
-    return coins < sampling_rate
-
-  def in_shuffled_batch(step):
-    size = tf.cast(batch_divisor, tf.int32)
-    steps_per_epoch = data['num_examples'] // size
-    epoch_key = random_streams.fold_in(batch_key, step // steps_per_epoch)
-    # Padding sorts behind every real row, whatever the random numbers are.
-    order_key = tf.where(in_silo, random_streams.uniform(epoch_key, [capacity]), 2.0)
-    place = tf.argsort(tf.argsort(order_key, stable=True))
-    return tf.equal(place // size, step % steps_per_epoch)
-
-  def one_step(step, params, statistics):
-    chosen = in_silo & (in_shuffled_batch(step) if shuffled else in_poisson_batch(step))
+  def one_step(in_batch, step, params, statistics):
+    chosen = in_silo & in_batch
 
     def gradient_of(x, y, mask):
       return clipped_gradient_sum(
@@ -195,10 +182,34 @@ def dp_sgd(
       _count(statistics, loss_sum, tf.reduce_sum(tf.cast(chosen, tf.float32))),
     )
 
-  _, params, statistics = tf.while_loop(
-    lambda step, *_: step < steps, one_step, (tf.constant(0), params, _no_statistics())
-  )
-  return params, statistics
+  def steps_from(start, end, batch_of, *loop):
+    return tf.while_loop(
+      lambda step, *_: step < end,
+      lambda step, *loop: one_step(batch_of(step), step, *loop),
+      (start, *loop),
+    )[1:]
+
+  def poisson_batch(step):
+    coins = random_streams.uniform(random_streams.fold_in(batch_key, step), [capacity])
+    return coins < sampling_rate
+
+  if not shuffled:
+    return steps_from(tf.constant(0), steps, poisson_batch, params, _no_statistics())
+  size = tf.cast(batch_divisor, tf.int32)
+  steps_per_epoch = data['num_examples'] // size
+
+  def one_epoch(epoch, *loop):
+    coins = random_streams.uniform(random_streams.fold_in(batch_key, epoch), [capacity])
+    # Padding sorts behind every real row, whatever the random numbers are.
+    place = tf.argsort(tf.argsort(tf.where(in_silo, coins, 2.0), stable=True))
+    start = epoch * steps_per_epoch
+    batch_of = lambda step: tf.equal(place // size, step - start)  # noqa: E731
+    return epoch + 1, *steps_from(start, start + steps_per_epoch, batch_of, *loop)
+
+  epochs = steps // steps_per_epoch
+  return tf.while_loop(
+    lambda epoch, *_: epoch < epochs, one_epoch, (tf.constant(0), params, _no_statistics())
+  )[1:]
 
 
 def mean_gradient(model, params, x, y, weights):

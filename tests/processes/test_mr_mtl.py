@@ -1,5 +1,7 @@
 """MR-MTL against algorithm A1 and equation 18 of the cross-silo paper."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -17,9 +19,9 @@ def _run(name, data, plan, rounds=3, hyperparameters=RATE, attributes=None, **op
   return run
 
 
-def _plan(data, private):
+def _plan(data, private, batches='poisson'):
   return (
-    federation.example_level(data, noise_multiplier=0.5, steps=[2, 1, 3])
+    federation.example_level(data, noise_multiplier=0.5, steps=[2, 1, 3], batches=batches)
     if private
     else federation.no_privacy(data)
   )
@@ -34,11 +36,16 @@ def test_lambda_zero_is_local_training(private):
   federation.assert_trees_equal(ours.clients['model'], local.clients['model'])
 
 
-@pytest.mark.parametrize('inside_clip', [False, True])
-@pytest.mark.parametrize('weighting', ['uniform', 'examples'])
-def test_algorithm_a1_in_numpy(inside_clip, weighting):
+@pytest.mark.parametrize(
+  ('batches', 'inside_clip', 'weighting'),
+  [
+    *itertools.product(['poisson'], [False, True], ['uniform', 'examples']),
+    ('shuffled', False, 'uniform'),
+  ],
+)
+def test_algorithm_a1_in_numpy(batches, inside_clip, weighting):
   data = federation.regression_data(sizes=[8, 5, 2])
-  plan, factors = _plan(data, private=True), np.array([1.0, 0.5, 2.0])
+  plan, factors = _plan(data, private=True, batches=batches), np.array([1.0, 0.5, 2.0])
   run = _run(
     'mr_mtl',
     data,
