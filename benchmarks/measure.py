@@ -93,6 +93,12 @@ def _school(name: str, rounds: int, settings: int | None = None) -> dict[str, An
     return _timed(one_round, rounds, warm_up=2) | _compiling(machine)
 
 
+def _dp_sgd_step() -> dict[str, Any]:
+  from benchmarks import dp_sgd_step  # Imports JAX, which is no part of the other cases.
+
+  return dp_sgd_step.measure()
+
+
 def _settings(server, settings: int):
   """10 values of lambda times 6 learning rates."""
   server = _map(lambda a: np.stack([a] * settings), server)
@@ -125,6 +131,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'school_xla': lambda: _school('xla', 200),
   'school_native': lambda: _school('native', 8),
   'sweep_60': lambda: _school('xla', 20, settings=60),
+  'dp_sgd_step': _dp_sgd_step,
   'growth_10': lambda: _fedavg('softmax', 10, 20),
   'growth_100': lambda: _fedavg('softmax', 100, 20),
   'growth_1000': lambda: _fedavg('softmax', 1000, 8),
