@@ -8,7 +8,7 @@ ARGS ?=
 JOBS ?= 2
 RECIPE ?=
 
-.PHONY: experiment recipes reproduce test test-fast lint types lock-check scan setup benchmark self-check help
+.PHONY: experiment recipes reproduce test test-fast test-kills lint types lock-check scan setup benchmark self-check help
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,9 @@ test: .venv/.ready  ## Run every test (ARGS='-m "not slow"' skips the slow ones)
 
 test-fast: .venv/.ready  ## Run the tests that take less than ten seconds each
 	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
+
+test-kills: .venv/.ready  ## Kill real runs and sweeps 60 times at random, and compare what they come to
+	$(PYTHON) -m pytest -s tests/trust/test_kills.py --kills=60 $(ARGS)
 
 benchmark: .venv/.ready  ## Measure the compiled runtime beside TFF's own
 	$(PYTHON) -m benchmarks.run $(ARGS)

@@ -12,6 +12,7 @@ Every file is written at once or not at all. Importing this module does not impo
 TensorFlow.
 """
 
+import dataclasses
 import importlib.metadata
 import json
 import math
@@ -29,6 +30,7 @@ from experiments.metrics import MetricTable
 _PACKAGES = (
   'tensorflow', 'tensorflow-federated', 'tensorflow-privacy', 'dp-accounting', 'numpy', 'jax',
 )  # fmt: skip
+_CODE = ('versions', 'git_commit')
 _SPACE_NEEDED = 16 * 2**20  # bytes that must be free before a run is started
 
 
@@ -44,6 +46,8 @@ class RunFolder:
       OSError: it cannot be written.
     """
     self.config = config
+    self._begun_by: dict[str, Any] = {}
+    self._fingerprint = config.fingerprint
     self.path = pathlib.Path(config.output_dir)
     if self.path.exists() and not self.path.is_dir():
       raise ValueError(f'--output_dir={self.path} is a file, not a folder.')
@@ -82,12 +86,14 @@ class RunFolder:
       raise ValueError(
         f'{where} holds a run with a configuration that cannot be read: {error}'
       ) from error
-    differences = self.config.differences(earlier)
+    # A run may end on another device than it began on, which may have gone.
+    differences = self.config.differences(dataclasses.replace(earlier, device=self.config.device))
     if differences:
       raise ValueError(
         f'{where} holds a run with another configuration: {"; ".join(differences)}. '
         'Choose another folder.'
       )
+    self._fingerprint = record.get('fingerprint', self._fingerprint)
     if not self.config.resume:
       raise ValueError(
         f'{where} holds this run already; continue it with --resume or choose another folder.'
@@ -105,6 +111,7 @@ class RunFolder:
       ValueError: the run was begun with other data.
     """
     record = self.read_json('config.json') or {}
+    self._begun_by = {name: record[name] for name in _CODE if record.get(name)}
     earlier = record.get('data_checksums')
     if earlier is not None and earlier != dict(checksums):
       changed = sorted(
@@ -118,10 +125,9 @@ class RunFolder:
       self.path / 'config.json',
       {
         'config': self.config.to_json(),
-        'fingerprint': self.config.fingerprint,
+        'fingerprint': self._fingerprint,
         'data_checksums': dict(checksums),
-        'versions': _versions(),
-        'git_commit': _git_commit(),
+        **_code(),
         'platform': platform.platform(),
         **facts,
       },
@@ -148,7 +154,7 @@ class RunFolder:
     """Writes the metrics, then the checkpoint which counts on them."""
     table.write(self.path / 'metrics.parquet')
     facts = {
-      **checkpoint.facts, 'fingerprint': self.config.fingerprint, 'num_rows': len(table.rows)
+      **checkpoint.facts, 'fingerprint': self._fingerprint, 'num_rows': len(table.rows)
     }  # fmt: skip
     checkpoints.save(
       self.path / 'checkpoints',
@@ -159,12 +165,18 @@ class RunFolder:
     """The last usable checkpoint and the metrics up to it; None to start anew.
 
     Args:
-      warn: told about each checkpoint that cannot be used.
+      warn: told about each checkpoint that cannot be used, and of a run by other code.
     """
+    now = _code()
+    if any(now[name] != value for name, value in self._begun_by.items()):
+      warn(
+        'this run was begun by another version of the code or its packages: if that drew other '
+        'random numbers, rounds which are run again count twice'
+      )
     for path in reversed(checkpoints.list_files(self.path / 'checkpoints')):
       try:
         checkpoint = checkpoints.load(path)
-        if checkpoint.facts.get('fingerprint') != self.config.fingerprint:
+        if checkpoint.facts.get('fingerprint') != self._fingerprint:
           raise checkpoints.CheckpointError('it is of another configuration')
         table = MetricTable.read(self.path / 'metrics.parquet')
         num_rows = checkpoint.facts['num_rows']
@@ -211,6 +223,11 @@ def _finite(value: Any) -> Any:
   if isinstance(value, float) and not math.isfinite(value):
     return None
   return value
+
+
+def _code() -> dict[str, Any]:
+  """What decides which numbers a run gives, beside its configuration and data."""
+  return {'versions': _versions(), 'git_commit': _git_commit()}
 
 
 def _versions() -> dict[str, str]:

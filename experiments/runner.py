@@ -72,7 +72,7 @@ def run(
   Raises:
     Interrupted: SIGINT or SIGTERM came; what was done is in the folder.
     ValueError: something does not fit together; one line.
-    OSError: the folder cannot be written; one line.
+    OSError: the folder cannot be written, or the device failed; one line.
   """
   with contextlib.ExitStack() as stack:
     caught = stack.enter_context(interruption.Interruption())
@@ -85,9 +85,17 @@ def run(
     machine = stack.enter_context(create_runtime(config))
     loop = _Loop(experiment, machine, folder, caught)
     stack.callback(loop.close)
-    loop.start(show_progress)
-    loop.advance()
-    return loop.finish()
+    try:
+      loop.start(show_progress)
+      loop.advance()
+      return loop.finish()
+    except runtime.DeviceError as error:
+      if folder is None:
+        raise
+      raise runtime.DeviceError(
+        f'{error}; continue with --resume --output_dir={folder.path}, and with --device=cpu if '
+        'the device does not come back'
+      ) from error
 
 
 def create_runtime(config: ExperimentConfig) -> 'runtime.Runtime':

@@ -93,16 +93,17 @@ def _variant_of(built: list[Experiment], config: ExperimentConfig, dataset) -> E
   """An experiment which shares what it can with one of `built`; a new one is added to it."""
   for other in built:
     if _is_variant(other, config):
-      dataset = build.prepared(config, dataset)
-      plan = build.build_plan(config, dataset)
-      if _denominator(plan) != _denominator(other.plan):
+      own = build.prepared(config, dataset)
+      plan = build.build_plan(config, own)
+      # With another seed the largest client may be larger.
+      if _denominator(plan) != _denominator(other.plan) or _spec(own) != _spec(other.dataset):
         continue
       values = dict(other.method.hyperparameters)
       values.update({n: v for n, v in _query_values(plan).items() if n in values})
       given, _ = build.method_settings(config)
       values.update({n: v for n, v in given.items() if n in values})
       method = dataclasses.replace(other.method, hyperparameters=values)
-      return dataclasses.replace(other, config=config, dataset=dataset, plan=plan, method=method)
+      return dataclasses.replace(other, config=config, dataset=own, plan=plan, method=method)
   experiment = build.build_process(config, dataset)
   for other in built:
     if _is_same_program(other, experiment):
@@ -135,6 +136,11 @@ def _is_same_program(a: Experiment, b: Experiment) -> bool:
     and _denominator(a.plan) == _denominator(b.plan)
     and a.method.process.next.type_signature == b.method.process.next.type_signature
   )
+
+
+def _spec(dataset: datasets.FederatedDataset):
+  """Shapes and dtypes of a client's training examples, constants of the program."""
+  return evaluation.examples_spec(dataset.train.load(np.zeros([1], np.int32)))
 
 
 def _query_values(plan) -> Mapping[str, float]:
@@ -376,8 +382,8 @@ class _Batch:
     ):
       rounds = experiment.config.rounds
       privacy = with_tuning(self._guarantees.report(experiment, rounds), self._num_settings)
-      table.write(folder.path / 'metrics.parquet')
       folder.write_json('privacy.json', privacy)
+      table.write(folder.path / 'metrics.parquet')
       # Last, because it says that the run is finished.
       folder.write_json(
         'summary.json',
@@ -399,7 +405,9 @@ class _Batch:
   def _save(self) -> None:
     """Keeps the state of all runs, in one checkpoint."""
     self._collect()
-    for folder, table in zip(self._folders, self._tables, strict=True):
+    for experiment, folder, table in zip(self._runs, self._folders, self._tables, strict=True):
+      # First: what the table holds has been spent.
+      folder.write_json('privacy.json', self._guarantees.so_far(experiment, self._rounds_done))
       table.write(folder.path / 'metrics.parquet')
     facts = {'seconds': self._seconds, 'num_rows': [len(t.rows) for t in self._tables]}
     arrays = {
@@ -478,6 +486,9 @@ class _Guarantees:
 
   def epsilon(self, experiment: Experiment, rounds: int) -> float:
     return self._owner(experiment).epsilon(rounds)
+
+  def so_far(self, experiment: Experiment, rounds: int) -> dict[str, Any]:
+    return self._owner(experiment).privacy_so_far(rounds)
 
   def report(self, experiment: Experiment, rounds: int) -> dict[str, Any]:
     return self._owner(experiment).privacy_report(rounds)

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
   from runtime.interface import ClientData as ClientData
   from runtime.interface import ClientStates as ClientStates
+  from runtime.interface import DeviceError as DeviceError
   from runtime.interface import Runtime as Runtime
   from runtime.interface import UnsupportedComputationError as UnsupportedComputationError
   from runtime.native import NativeContext as NativeContext
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _MODULES = {
   'ClientData': 'runtime.interface',
   'ClientStates': 'runtime.interface',
+  'DeviceError': 'runtime.interface',
   'NativeContext': 'runtime.native',
   'NativeRuntime': 'runtime.native',
   'Runtime': 'runtime.interface',

@@ -11,6 +11,10 @@ class UnsupportedComputationError(ValueError):
   """A runtime cannot run a computation; the message names what it lacks."""
 
 
+class DeviceError(OSError):
+  """A device failed while it worked, such as a GPU that fell off the bus."""
+
+
 class ClientData(abc.ABC):
   """Read-only arrays of all clients, a nested mapping with leaves [K, ...]."""
 

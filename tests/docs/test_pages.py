@@ -11,6 +11,7 @@ from tests.docs import markdown
 
 _PAGES = [str(page.relative_to(markdown.ROOT)) for page in markdown.pages()]
 _SWEEP = ('sweep', 'seeds', 'workers', 'select_on')
+_AUDIT = ('audit_canaries', 'audit_choice', 'audit_runs')
 _OTHERS = ('extra', 'flagfile', 'help', 'helpfull', 'page_dir', 'verbosity')  # absl, uv, recipes
 
 
@@ -30,7 +31,7 @@ def test_commands_are_experiments(page):
 
 @pytest.mark.parametrize('page', _PAGES)
 def test_flags_exist(page):
-  known = {*settings(), *_SWEEP, *_OTHERS}
+  known = {*settings(), *_SWEEP, *_AUDIT, *_OTHERS}
   known |= {flag for entry in METHODS.values() for flag in entry.flags}
   text = (markdown.ROOT / page).read_text()
   for flag in re.findall(r'`--(\w+)', text):

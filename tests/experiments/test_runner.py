@@ -239,6 +239,18 @@ def test_the_same_run_again_needs_resume(tmp_path):
     run(tmp_path / 'run')
 
 
+def test_a_run_of_other_code_is_said(tmp_path, monkeypatch, capsys):
+  """Rounds that it lost may not be replayed bit for bit."""
+  run(tmp_path / 'run')
+  run(tmp_path / 'run', resume=True)
+  assert 'another version' not in capsys.readouterr().err
+  monkeypatch.setattr(results, '_versions', lambda: {'tensorflow': '3.0'})
+  run(tmp_path / 'run', resume=True)
+  assert 'begun by another version of the code' in capsys.readouterr().err
+  run(tmp_path / 'run', resume=True)
+  assert 'another version' not in capsys.readouterr().err
+
+
 def test_other_data_are_refused(tmp_path):
   import dataclasses
 

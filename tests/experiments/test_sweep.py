@@ -195,6 +195,19 @@ def test_runs_share_a_guarantee_only_if_their_plans_are_equal():
   assert len(guarantees._owners) == 4
 
 
+def test_seeds_whose_clients_have_other_sizes_have_their_own_program():
+  from experiments import evaluation, sweep_program
+
+  base = {**SMALL, 'dataset': 'digits', 'dataset_option': ('num_clients=5',), 'noise_multiplier': 1}
+  built = sweep_program.build_all(Grid.parse(base, [], ['0-2']).runs())
+  sizes = [e.dataset.train.x.shape for e in built.values()]
+  assert len(set(sizes)) > 1
+  for experiment in built.values():
+    data = experiment.method.process.next.type_signature.parameter[2].member['x']
+    assert tuple(data.shape) == evaluation.examples_spec(experiment.dataset.train).x_shape
+  assert len({id(e.method.process) for e in built.values()}) == len(set(sizes))
+
+
 def test_infinity_survives_the_files(tmp_path):
   grid = Grid.parse({'method': 'ppsgd', 'seed': 0}, ['personalization_alpha=1,inf'], [])
   files.write_json(tmp_path / 'grid', grid.to_json())

@@ -13,10 +13,13 @@ import warnings
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from absl.testing import flagsaver
 
 import datasets.files
 from experiments import checkpoints, runner
 from experiments.config import ExperimentConfig
+from privacy import accounting
 from tests.experiments import fakes
 from tests.experiments.test_runner import assert_same_results, run
 
@@ -88,7 +91,6 @@ package = types.ModuleType('tests')  # ours: another one may be installed
 package.__path__ = ['tests']
 sys.modules['tests'] = package
 from tests.experiments import fakes
-from tests.experiments import fakes
 from tests.experiments.test_runner import make_config
 from experiments import cli, runner, startup
 from privacy import accounting
@@ -123,6 +125,139 @@ def test_writes_that_the_kernel_refuses(tmp_path, monkeypatch):
     begun = (folder / 'config.json').exists()
     run(folder, resume=begun)
     assert_same_results(folder, tmp_path / 'reference')
+
+
+_FULL_THEN_READ_ONLY = """
+import contextlib, os, pathlib, shutil, subprocess, sys, types
+package = types.ModuleType('tests')  # ours: another one may be installed
+package.__path__ = ['tests']
+sys.modules['tests'] = package
+from tests.experiments import fakes
+from tests.experiments.test_runner import make_config
+from experiments import cli, runner
+from privacy import accounting
+
+accounting.pld_epsilon = lambda *arguments: None
+disk, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+
+def mount(*options):
+  subprocess.run(['mount', *options, str(disk)], check=True)
+
+class Runtime(fakes.FakeRuntime):
+  def round(self, next_, server, *arguments, **keywords):
+    if server['round'] == 7 and fills:
+      with contextlib.suppress(OSError), open(disk / 'somebody_else', 'wb', 0) as file:
+        while True:
+          file.write(bytes(4096))
+    return super().round(next_, server, *arguments, **keywords)
+
+def run(**values):
+  config = make_config(disk / 'run', **values)
+  try:
+    runner.run(fakes.make_experiment(config), show_progress=False)
+  except (OSError, ValueError) as error:
+    print('error:', error, flush=True)
+  else:
+    print('done', flush=True)
+
+mount('-t', 'tmpfs', '-o', 'size=24m', 'none')
+runner.create_runtime = lambda config: Runtime()
+fills = True
+run()
+mount('-o', 'remount,ro')
+run(resume=True)
+mount('-o', 'remount,rw')
+fills = False
+run(resume=True)  # the disk is still full
+(disk / 'somebody_else').unlink()
+run(resume=True)
+shutil.copytree(disk / 'run', out)
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_and_goes_read_only(tmp_path, monkeypatch):
+  """A real file system of 24 MiB, in a mount namespace of its own."""
+  namespace = ['unshare', '--user', '--map-root-user', '--mount']
+  if subprocess.run([*namespace, 'mount', '-t', 'tmpfs', 'none', '/mnt'], check=False,
+                    capture_output=True).returncode:  # fmt: skip
+    pytest.skip('this machine lets nobody mount a file system in a user namespace')
+  monkeypatch.setattr(accounting, 'pld_epsilon', lambda *arguments: None)  # takes seconds
+  monkeypatch.setattr(runner, 'create_runtime', lambda config: fakes.FakeRuntime())
+  run(tmp_path / 'reference')
+  disk = tmp_path / 'disk'
+  disk.mkdir()
+  done = subprocess.run(
+    [*namespace, sys.executable, '-c', _FULL_THEN_READ_ONLY, str(disk), str(tmp_path / 'run')],
+    text=True, capture_output=True, timeout=180, check=False,
+    env={**os.environ, 'PYTHONPATH': os.getcwd()},
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr[-800:]
+  full, read_only, still_full, end = done.stdout.strip().splitlines()
+  assert full.startswith('error: cannot write ') and full.endswith('No space left on device')
+  assert read_only.startswith('error: cannot write ')
+  assert read_only.endswith('Read-only file system')
+  assert still_full.startswith('error: ') and 'MiB free' in still_full
+  assert end == 'done'
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='nothing is read-only for root')
+def test_a_folder_without_permission(tmp_path):
+  (tmp_path / 'closed').mkdir(mode=0o500)
+  with pytest.raises(OSError, match=r'cannot write .*: Permission denied'):
+    run(tmp_path / 'closed' / 'run')
+
+
+# ------------------------------------------------------------ a GPU that disappears
+
+
+@pytest.mark.slow
+def test_a_device_that_disappears(tmp_path, monkeypatch, capsys):
+  """One line, the checkpoint kept; on another device the run ends as if nothing had been."""
+  from experiments import cli
+  from runtime.xla import executable
+
+  def program(*arguments):
+    with flagsaver.flagsaver():
+      return cli.main(['run_experiment.py', *arguments])
+
+  flags = [
+    '--dataset=digits', '--dataset_option=num_clients=5', '--privacy=client', '--rounds=8',
+    '--noise_multiplier=1', '--delta=1e-2', '--cohort_sampling_rate=0.6', '--eval_every=4',
+    '--checkpoint_every=3', '--batch_size=16',
+  ]  # fmt: skip
+  cpu, lost = ['--device=cpu'], ['--device=auto', f'--output_dir={tmp_path}/lost']
+  assert program(*flags, *cpu, f'--output_dir={tmp_path}/whole') == 0
+  honest, rounds = executable.Executable._run, []
+
+  def fail(self, parts, cohort):
+    rounds.append(self)
+    if rounds.count(self) == 6:
+      raise tf.errors.InternalError(
+        None, None, 'Failed to launch CUDA kernel: CUDA_ERROR_ECC_UNCORRECTABLE\n\tat stream 0'
+      )
+    return honest(self, parts, cohort)
+
+  monkeypatch.setattr(executable.Executable, '_run', fail)
+  capsys.readouterr()
+  assert program(*flags, *lost) == 2
+  said = capsys.readouterr().err.strip().splitlines()
+  assert said[-1].startswith('error: the device failed while it computed: Failed to launch CUDA')
+  assert f'--resume --output_dir={tmp_path}/lost' in said[-1] and '--device=cpu' in said[-1]
+  assert 'Traceback' not in ''.join(said)
+  assert [p.name for p in checkpoints.list_files(tmp_path / 'lost' / 'checkpoints')] == [
+    'round_00000003.npz'
+  ]
+  monkeypatch.setattr(executable.Executable, '_run', honest)
+  assert program(*flags, *cpu, lost[1], '--resume') == 0
+  last = [
+    checkpoints.load(checkpoints.list_files(tmp_path / name / 'checkpoints')[-1]).arrays
+    for name in ('lost', 'whole')
+  ]
+  assert last[0].keys() == last[1].keys()
+  for name, leaf in last[0].items():
+    np.testing.assert_allclose(leaf, last[1][name], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 # -------------------------------------------------------------- files of data

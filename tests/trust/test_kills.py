@@ -1,11 +1,13 @@
 """SIGKILL at random moments of real runs and sweeps: resumed, they are as if undisturbed.
 
-`pytest tests/trust/test_kills.py --kills=60` kills so many times, as a nightly job would; the
+`make test-kills` kills 60 times, as a nightly job would (`--kills=60`); the
 ordinary number is small. The commands are the command line's, with the real parts. Each runs in
 a process forked from this one, which has loaded TensorFlow already.
 """
 
+import collections
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
@@ -37,7 +39,9 @@ COMMANDS = {
     '--target_epsilon=8', '--workers=2',
   ),
 }  # fmt: skip
-_NOT_COMPARED = ('seconds_per_round', 'compile_seconds', 'compilations', 'peak_memory_bytes')
+_NOT_COMPARED = (
+  'seconds_per_round', 'compile_seconds', 'compilations', 'compiled_programs', 'peak_memory_bytes',
+)  # fmt: skip
 
 
 def _start(log: pathlib.Path, *arguments: str) -> int:
@@ -114,6 +118,41 @@ def _kill_at_random(rng: random.Random, folder: pathlib.Path, log: pathlib.Path,
   return killed
 
 
+def _check_spent(folder: pathlib.Path) -> None:
+  """What the metrics tell has been counted, at whatever moment the run was killed."""
+  for path in folder.rglob('metrics.parquet'):
+    privacy = json.loads((path.parent / 'privacy.json').read_text())
+    assert privacy['rounds'] >= pd.read_parquet(path)['round'].max()
+
+
+def _record_releases(monkeypatch, path: pathlib.Path) -> None:
+  """Appends a digest of the server state after each round of every process to a file."""
+  from runtime.xla import runtime as xla_runtime
+
+  original = xla_runtime.XlaRuntime.round
+
+  def round_(self, next_, server, *arguments, settings=None, **keywords):
+    server, metrics = original(self, next_, server, *arguments, settings=settings, **keywords)
+    state = checkpoints.flatten(self.to_numpy(server))
+    digest = hashlib.sha256(b''.join(leaf.tobytes() for leaf in state.values())).hexdigest()
+    with open(path, 'a') as file:
+      file.write(f'{settings} {np.ravel(state["round"])[0]} {digest}\n')
+    return server, metrics
+
+  monkeypatch.setattr(xla_runtime.XlaRuntime, 'round', round_)
+
+
+def _check_replays(path: pathlib.Path) -> int:
+  """Rounds that were lost are replayed bit for bit; how many were."""
+  digests, replays = collections.defaultdict(set), 0
+  for line in path.read_text().splitlines():
+    settings, round_, digest = line.split()
+    replays += digest in digests[settings, round_]
+    digests[settings, round_].add(digest)
+  assert all(len(values) == 1 for values in digests.values())
+  return replays
+
+
 def _results(folder: pathlib.Path):
   """Everything that must not depend on interruptions, of a run or of a sweep's runs."""
   found = {}
@@ -157,6 +196,7 @@ def test_killed_at_random_and_resumed(tmp_path, monkeypatch, name, request):
 
   monkeypatch.setattr(sweep_program, '_SECONDS_BETWEEN_CHECKPOINTS', 0.0)
   kills = -(-request.config.getoption('--kills') // len(COMMANDS))
+  _record_releases(monkeypatch, tmp_path / 'releases')
   arguments, rng, log = COMMANDS[name], random.Random(name), tmp_path / 'log'
   _finish(log, *arguments, f'--output_dir={tmp_path}/reference')
   done = ended = 0
@@ -164,10 +204,14 @@ def test_killed_at_random_and_resumed(tmp_path, monkeypatch, name, request):
     folder = tmp_path / f'run{ended}'
     if _kill_at_random(rng, folder, log, arguments):
       done += 1
+      _check_spent(folder)
     else:  # it came to its end before: another one
       _assert_same(folder, tmp_path / 'reference')
       ended += 1
   folder = tmp_path / f'run{ended}'
   _finish(log, *arguments, f'--output_dir={folder}', '--resume')
   _assert_same(folder, tmp_path / 'reference')
-  print(f'{name}: {done} kills, {ended + 1} whole runs compared')
+  replays = 0
+  if '--workers=2' not in arguments:  # whose rounds are run by programs of their own
+    replays = _check_replays(tmp_path / 'releases')
+  print(f'{name}: {done} kills, {ended + 1} whole runs compared, {replays} rounds replayed')
