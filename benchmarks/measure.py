@@ -53,11 +53,11 @@ def _fedavg(model: str, num_clients: int, rounds: int) -> dict[str, Any]:
       )
       xla.to_numpy(metrics)
 
-    return _timed(one_round, rounds, warm_up=3) | _compiling(xla)
+    return _timed(one_round, rounds, warm_up=3) | _compiling(xla.context)
 
 
 def _tff_learning(layers, num_clients: int, rounds: int) -> dict[str, Any]:
-  with runtime.NativeContext():
+  with runtime.NativeContext() as native:
     process = workloads.tff_learning(layers)
     datasets = workloads.tff_datasets(num_clients)
     state = [process.initialize()]
@@ -65,7 +65,7 @@ def _tff_learning(layers, num_clients: int, rounds: int) -> dict[str, Any]:
     def one_round(_):
       state[0] = process.next(state[0], datasets).state
 
-    return _timed(one_round, rounds, warm_up=2)
+    return _timed(one_round, rounds, warm_up=2) | _compiling(native)
 
 
 def _school(name: str, rounds: int, settings: int | None = None) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _school(name: str, rounds: int, settings: int | None = None) -> dict[str, An
       )
       machine.to_numpy(metrics)
 
-    return _timed(one_round, rounds, warm_up=2) | _compiling(machine)
+    return _timed(one_round, rounds, warm_up=2) | _compiling(machine.context)
 
 
 def _dp_sgd_step() -> dict[str, Any]:
@@ -115,8 +115,12 @@ def _map(function, tree):
   return function(np.asarray(tree))
 
 
-def _compiling(machine) -> dict[str, Any]:
-  return {'compilations': machine.compilations, 'compile_seconds': machine.compile_seconds}
+def _compiling(context) -> dict[str, Any]:
+  return {
+    'compilations': context.statistics.compilations,
+    'compiled_programs': context.statistics.programs,
+    'compile_seconds': context.statistics.seconds,
+  }
 
 
 def _devices() -> str:

@@ -17,7 +17,7 @@ def final_report(*, table: MetricTable, metric: str, statement: str, summary: di
     f'After {summary["rounds"]} rounds '
     f'({show_seconds(summary["seconds_per_round"])} a round, '
     f'{show_seconds(summary["compile_seconds"])} of compiling '
-    f'{summary["compilations"]} programs):',
+    f'{summary["compilations"]} computations to {summary["compiled_programs"]} programs):',
     '',
     *_metric_lines(table, metric),
     '',

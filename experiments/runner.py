@@ -320,6 +320,7 @@ class _Loop:
       'seconds_per_round': self._clock.seconds_per_round,
       'compile_seconds': self._clock.compile_seconds,
       'compilations': self._machine.compilations,  # since the run was started or resumed
+      'compiled_programs': self._machine.compiled_programs,
       'peak_memory_bytes': _peak_memory_bytes(),
     }
 

@@ -171,7 +171,9 @@ def _shape_key(experiment: Experiment) -> tuple:
   data = experiment.dataset
   somebody = np.zeros([1], np.int32)
   splits = [s for s in (data.train, data.test, data.validation) if s is not None]
-  shapes = [str(evaluation.examples_spec(split.load(somebody))) for split in splits]
+  shapes = [
+    f'{split.num_clients} {evaluation.examples_spec(split.load(somebody))}' for split in splits
+  ]
   server_test = None if data.server_test is None else data.server_test[0].shape
   return (id(experiment.method.process), data.num_clients, *shapes, server_test)
 
@@ -397,6 +399,7 @@ class _Batch:
           'seconds_per_round': seconds / rounds / len(self._runs),  # this run's share
           'compile_seconds': compile_seconds,
           'compilations': self._machine.compilations,  # of all runs of the program
+          'compiled_programs': self._machine.compiled_programs,
           'peak_memory_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
       )
@@ -443,27 +446,33 @@ class _Evaluation:
     self._machine = machine
     self._computation = computation
     self._tasks = tasks
-    self._data: list[tuple[Any, list[int]]] = []  # placed examples, and whose they are
-    kept: list[Any] = []
-    for index, task in enumerate(tasks):
-      for position, other in enumerate(kept):
-        if other is task.examples or _equal(other, task.examples):
-          self._data[position][1].append(index)
-          break
-      else:
-        kept.append(task.examples)
-        self._data.append((machine.place(evaluation.client_data(task.examples)), [index]))
+    kept: list[Any] = []  # examples that differ
+    self._rows = []  # each run's, in what is placed
+    for task in tasks:
+      own = task.examples
+      same = (i for i, other in enumerate(kept) if other is own or _equal(other, own))
+      position = next(same, len(kept))
+      if position == len(kept):
+        kept.append(own)
+      self._rows.append(position * own.num_clients + np.arange(own.num_clients))
+    self._data = machine.place(
+      _joined([evaluation.client_data(examples) for examples in kept], np.concatenate)
+    )
 
   def evaluate(self, tables, round_: int, server_state, client_states, *, each_client: bool):
     """Adds each run's metrics to its table."""
-    states = client_states if self._tasks[0].of_clients else None
-    for data, members in self._data:
-      sums = self._machine.evaluate(
-        self._computation, server_state, states, data, settings=len(self._tasks)
-      )
-      for index in members:
-        own = {name: np.asarray(value)[index] for name, value in sums.items()}
-        self._tasks[index].record(tables[index], round_, own, each_client=each_client)
+    sums = self._machine.evaluate(
+      self._computation,
+      server_state,
+      client_states if self._tasks[0].of_clients else None,
+      self._data,
+      self._rows[0],
+      data_rows=self._rows,
+      settings=len(self._tasks),
+    )
+    for index, (task, table) in enumerate(zip(self._tasks, tables, strict=True)):
+      own = {name: np.asarray(value)[index] for name, value in sums.items()}
+      task.record(table, round_, own, each_client=each_client)
 
 
 class _Guarantees:

@@ -1,7 +1,10 @@
 """What every runtime offers: place data once, then run rounds on it."""
 
 import abc
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +12,32 @@ import numpy as np
 
 class UnsupportedComputationError(ValueError):
   """A runtime cannot run a computation; the message names what it lacks."""
+
+
+@dataclasses.dataclass
+class Statistics:
+  """What compiling has cost so far.
+
+  Attributes:
+    compilations: computations compiled, each time that one was.
+    programs: the programs that they became. One each on one device; on several the work of
+      the server and of the clients are programs of their own, which XLA compiles for each
+      device that they run on.
+    seconds: the time of the calls that compiled, in which the first round runs too.
+  """
+
+  compilations: int = 0
+  programs: int = 0
+  seconds: float = 0.0
+
+  @contextlib.contextmanager
+  def watch(self) -> Iterator[None]:
+    """Counts a call as a compilation if programs were compiled in it."""
+    before, start = self.programs, time.perf_counter()
+    yield
+    if self.programs > before:
+      self.compilations += 1
+      self.seconds += time.perf_counter() - start
 
 
 class DeviceError(OSError):
@@ -47,7 +76,7 @@ class Runtime(abc.ABC):
   """
 
   name: str
-  context: Any  # The TFF execution context of this runtime.
+  context: Any  # The TFF execution context of this runtime; has `statistics`.
 
   @abc.abstractmethod
   def place(self, tree: Any) -> ClientData:
@@ -111,6 +140,7 @@ class Runtime(abc.ABC):
     data: ClientData,
     rows: Any = None,
     *,
+    data_rows: Any = None,
     settings: int | None = None,
   ) -> Any:
     """Runs a computation of the same parameters whose result is at CLIENTS.
@@ -121,7 +151,9 @@ class Runtime(abc.ABC):
       server_state: as in `round`.
       client_states: as in `round`; not changed.
       data: the clients' data.
-      rows: the clients k to evaluate; all by default.
+      rows: the clients k to evaluate, the same for every setting; all by default.
+      data_rows: rows of `data`, beside `rows`; in a sweep a list of S such arrays.
+        Default: `rows`.
       settings: S for a sweep.
 
     Returns:
@@ -133,14 +165,19 @@ class Runtime(abc.ABC):
     """The same tree with NumPy leaves."""
 
   @property
-  @abc.abstractmethod
   def compilations(self) -> int:
-    """How many programs were compiled so far."""
+    """How many times a computation was compiled so far."""
+    return self.context.statistics.compilations
 
   @property
-  @abc.abstractmethod
+  def compiled_programs(self) -> int:
+    """How many programs these compilations made; see `Statistics`."""
+    return self.context.statistics.programs
+
+  @property
   def compile_seconds(self) -> float:
-    """Seconds spent on tracing and compiling so far."""
+    """Seconds spent on compiling so far; see `Statistics`."""
+    return self.context.statistics.seconds
 
   @property
   @abc.abstractmethod
@@ -177,6 +214,29 @@ def as_rows(rows: Any, limit: int | None, what: str) -> np.ndarray:
   if array.min() < 0 or (limit is not None and array.max() >= limit):
     raise ValueError(f'{what} has rows outside [0, {limit}): {array.min()} to {array.max()}.')
   return array.astype(np.int32)
+
+
+def evaluation_rows(
+  rows: Any,
+  data_rows: Any,
+  num_clients: int,
+  num_states: int | None,
+  settings: int | None,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+  """(state rows, data rows) of every setting; a single evaluation is one setting.
+
+  Raises:
+    ValueError: rows out of range, repeated, or of different lengths.
+  """
+  population = num_clients if num_states is None else num_states // (settings or 1)
+  if rows is None:
+    rows = np.arange(num_clients if data_rows is None else population)
+  clients = as_rows(rows, population, 'rows')
+  cohorts = [clients + s * population for s in range(settings or 1)]
+  if data_rows is None:
+    data_rows = clients if settings is None else [clients] * settings
+  cohort = cohorts[0] if settings is None else cohorts
+  return cohort_rows(cohort, data_rows, num_clients, num_states, settings)
 
 
 def cohort_rows(

@@ -32,6 +32,7 @@ class NativeContext(context_base.SyncContext):
   def __init__(self):
     self._worker = native_worker.Worker()
     self._context: Any = None
+    self.statistics = interface.Statistics()  # of TFF's compiler, before the first round runs
     self._installed: list[Any] = []
 
   def _start(self):
@@ -45,12 +46,17 @@ class NativeContext(context_base.SyncContext):
 
     self._context = sync_execution_context.SyncExecutionContext(
       executor_fn=python_executor_stacks.ResourceManagingExecutorFactory(make_executor),
-      compiler_fn=lambda comp: compiler.desugar_and_transform_to_native(
-        test_compiler.replace_secure_intrinsics_with_bodies(comp)
-      ),
+      compiler_fn=self._compile,
       transform_args=tensorflow_computation.transform_args,
       transform_result=tensorflow_computation.transform_result,
     )
+
+  def _compile(self, comp: Any) -> Any:
+    with self.statistics.watch():
+      self.statistics.programs += 1
+      return compiler.desugar_and_transform_to_native(
+        test_compiler.replace_secure_intrinsics_with_bodies(comp)
+      )
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Runs a computation; called by TFF."""
@@ -176,39 +182,27 @@ class NativeRuntime(interface.Runtime):
     data: interface.ClientData,
     rows: Any = None,
     *,
+    data_rows: Any = None,
     settings: int | None = None,
   ) -> Any:
     states = client_states or NativeClientStates(collections.OrderedDict(), None)
-    given = np.arange(data.num_clients) if rows is None else rows
-    rows = interface.as_rows(given, data.num_clients, 'rows')
     server_state = trees.to_numpy(server_state)
-    values = [trees.at_row(data.tree, row) for row in rows]
+    every = interface.evaluation_rows(
+      rows, data_rows, data.num_clients, states.num_clients, settings
+    )
     results = []
-    for s in range(settings or 1):
-      results.append(
-        trees.stacked(
-          list(
-            self._call(
-              computation,
-              server_state if settings is None else trees.at_row(server_state, s),
-              [trees.at_row(states.tree, row + s * data.num_clients) for row in rows],
-              values,
-            )
-          )
-        )
+    for s, (of_states, of_data) in enumerate(every):
+      values = self._call(
+        computation,
+        server_state if settings is None else trees.at_row(server_state, s),
+        [trees.at_row(states.tree, row) for row in of_states],
+        [trees.at_row(data.tree, row) for row in of_data],
       )
+      results.append(trees.stacked(list(values)))
     return results[0] if settings is None else trees.stacked(results)
 
   def to_numpy(self, tree: Any) -> Any:
     return trees.to_numpy(tree)
-
-  @property
-  def compilations(self) -> int:
-    return 0
-
-  @property
-  def compile_seconds(self) -> float:
-    return 0.0
 
   @property
   def description(self) -> str:

@@ -12,7 +12,7 @@ from tensorflow_federated.python.common_libs import structure
 from tensorflow_federated.python.core.impl.context_stack import context_base, context_stack_impl
 from tensorflow_federated.python.core.impl.types import computation_types, type_conversions
 
-from runtime import trees
+from runtime import interface, trees
 from runtime.xla import devices as devices_lib
 from runtime.xla import eager, executable, program, stages, values
 
@@ -58,7 +58,7 @@ class XlaContext(context_base.SyncContext):
     self.devices = devices_lib.resolve(devices)
     self._clients_per_block = clients_per_block
     self._compiled = compiled
-    self.statistics = executable.Statistics()
+    self.statistics = interface.Statistics()
     self._programs: collections.OrderedDict[int, Any] = collections.OrderedDict()
     self._executables: dict[Any, Any] = {}
     self._installed: list[Any] = []

@@ -2,12 +2,30 @@
 
 import contextlib
 import os
+import pathlib
+import resource
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 
+from runtime import interface
+
 _MOST_CORES = 16  # More pieces of a cohort cost more than they save.
 _GPU_LIMIT = 1024  # Lanes beyond this add memory and compile time, but no speed.
+_WORK = 16  # A client's working memory, in sizes of its data and model: measured, 1 to 30.
+_CGROUPS = (  # A container's limit and what it uses: version 2, version 1.
+  ('memory.max', 'memory.current'),
+  ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes'),
+)
+FAILURES = (
+  tf.errors.InternalError,
+  tf.errors.UnavailableError,
+  tf.errors.UnknownError,
+  tf.errors.AbortedError,
+)
+_was_refused = False
+_SMALLEST_LIMIT = 2**28  # Threads need stacks, whatever the computation needs.
 
 
 def resolve(names: str) -> list[str]:
@@ -81,7 +99,63 @@ def free_memory(device: str) -> int:
       return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).free
     except Exception:  # pylint: disable=broad-except
       return 16 * 2**30 - used  # Without NVML: the size of a small GPU.
-  return os.sysconf('SC_AVPHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  free = [_kilobytes('/proc/meminfo', 'MemAvailable')]
+  for limit, used in _CGROUPS:
+    folder = pathlib.Path('/sys/fs/cgroup')
+    with contextlib.suppress(OSError, ValueError):  # None here, or no limit.
+      free.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
+  return max(0, min(free))
+
+
+def _kilobytes(path: str, name: str) -> int:
+  """A field of a file in /proc, in bytes."""
+  lines = pathlib.Path(path).read_text().splitlines()
+  return 1024 * next(int(x.split()[1]) for x in lines if x.startswith(name + ':'))
+
+
+@contextlib.contextmanager
+def refused_if_too_large(device: str) -> Iterator[None]:
+  """On a CPU, a request for more memory than is free fails at once.
+
+  Linux grants it otherwise, and ends the process when the memory is used. Until the first
+  refusal only: from then on TensorFlow's allocator takes regions as large as the one that
+  it was refused, whatever it needs of them.
+  """
+  global _was_refused
+  if 'GPU' in device or _was_refused:
+    yield
+    return
+  soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+  limit = _kilobytes('/proc/self/status', 'VmData') + max(_SMALLEST_LIMIT, free_memory(device))
+  lower = [x for x in (limit, soft) if x != resource.RLIM_INFINITY]
+  resource.setrlimit(resource.RLIMIT_DATA, (min(lower), hard))
+  try:
+    yield
+  except (tf.errors.ResourceExhaustedError, MemoryError):
+    _was_refused = True
+    raise
+  finally:
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextlib.contextmanager
+def failures_named() -> Iterator[None]:
+  """What TensorFlow raises when a device fails becomes one line."""
+  try:
+    yield
+  except FAILURES as error:
+    first = str(error).strip().splitlines()[0]
+    raise interface.DeviceError(f'the device failed while it computed: {first}') from error
+
+
+def gigabytes(size: float) -> str:
+  """A number of bytes, for messages."""
+  return f'{size / 2**30:.3g} GB'
+
+
+def working_memory(bytes_per_client: int) -> int:
+  """The bytes that a client's work is taken to need, from its data and model in float32."""
+  return _WORK * max(1, bytes_per_client)
 
 
 def clients_per_block(device: str, bytes_per_client: int, num_clients: int) -> int:
@@ -93,7 +167,7 @@ def clients_per_block(device: str, bytes_per_client: int, num_clients: int) -> i
   """
   if 'GPU' not in device:
     return 1
-  fits = free_memory(device) // 4 // max(1, 16 * bytes_per_client)
+  fits = free_memory(device) // 4 // working_memory(bytes_per_client)
   limit = max(1, min(fits, num_clients, _GPU_LIMIT))
   return 2 ** int(np.log2(limit))
 

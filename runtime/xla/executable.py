@@ -1,8 +1,8 @@
 """A computation that is ready to run: bound to devices, traced and compiled on first use."""
 
+import contextlib
 import dataclasses
 import re
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +14,7 @@ from runtime.xla import devices as devices_lib
 from runtime.xla import local, program
 from runtime.xla import stages as stages_lib
 
-
-@dataclasses.dataclass
-class Statistics:
-  """What compiling has cost so far."""
-
-  compilations: int = 0
-  seconds: float = 0.0
+_USABLE = 0.5  # Of the free memory: TensorFlow takes it in regions, each twice the last.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +47,7 @@ class Executable:
     *,
     devices: Sequence[str],
     clients_per_block: int | None,
-    statistics: Statistics,
+    statistics: interface.Statistics,
     settings: int | None = None,
     updated: tuple[int, int] | None = None,
   ):
@@ -96,26 +90,34 @@ class Executable:
     Raises:
       UnsupportedComputationError: XLA has no kernel for an op.
       MemoryError: it does not fit on the device.
+      DeviceError: the device failed.
     """
-    self._fit_bucket(parts, cohort)
-    before = self._statistics.compilations
-    start = time.perf_counter()
+    is_new, programs = self._fit_bucket(cohort), self._statistics.programs
+    limit = devices_lib.refused_if_too_large(self._devices[0])
     try:
-      if len(self._devices) == 1:
-        with tf.device(self._devices[0]):
-          result = self._on_one_device(parts, self._padded(parts, cohort, self._bucket))
-      else:
-        result = self._on_several_devices(parts, cohort)
-    except (tf.errors.OpError, MemoryError) as error:
-      raise self._explained(error, cohort.count) from error
-    if self._statistics.compilations > before:
-      self._statistics.seconds += time.perf_counter() - start
-    return result
+      with self._statistics.watch(), limit if is_new else contextlib.nullcontext():
+        return self._run(parts, cohort)
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+      too_large = self._too_large(str(error), cohort.count)
+      self._stages = None  # The next call chooses anew.
+      raise too_large from error
+    except tf.errors.OpError as error:
+      was_compiled = self._statistics.programs == programs  # XLA has nothing to refuse.
+      if isinstance(error, devices_lib.FAILURES) and (was_compiled or 'CUDA_ERROR' in str(error)):
+        with devices_lib.failures_named():
+          raise
+      raise _explained(str(error)) from error
 
-  def _fit_bucket(self, parts, cohort: Cohort) -> None:
+  def _run(self, parts, cohort: Cohort):
+    if len(self._devices) > 1:
+      return self._on_several_devices(parts, cohort)
+    with tf.device(self._devices[0]):
+      return self._on_one_device(parts, self._padded(parts, cohort, self._bucket))
+
+  def _fit_bucket(self, cohort: Cohort) -> bool:
     """Sets the bucket and the block, when the cohort is larger than all before."""
     if self._stages is not None and cohort.count <= self._bucket:
-      return
+      return False
     size = devices_lib.padded_size(cohort.count, cohort.limit)
     block = self._clients_per_block or devices_lib.clients_per_block(
       self._devices[0], self._bytes_per_client(), size // len(self._devices)
@@ -125,6 +127,7 @@ class Executable:
     if self._stages is None or self._stages.block != block:
       self._functions.clear()
       self._stages = stages_lib.Stages(program=self._program, block=block, settings=self._settings)
+    return True
 
   def _bytes_per_client(self) -> int:
     """A client's data and model; compact data are converted to float32."""
@@ -152,7 +155,7 @@ class Executable:
     if key not in self._functions:
 
       def traced(*arguments):
-        self._statistics.compilations += 1
+        self._statistics.programs += 1
         return function(*arguments)
 
       compiled = tf.function(traced, jit_compile=True, autograph=False)
@@ -220,7 +223,12 @@ class Executable:
     ]
 
     def server(stage):
-      return lambda values, env: stages.server(stage, self._parameter(values), env)
+      def run(values, env, totals):
+        if totals:
+          env = {**env, **stages.merge(totals, stage - 1, env)}
+        return stages.server(stage, self._parameter(values), env)
+
+      return run
 
     def clients(stage):
       def run(values, env, kept, rows, settings, count):
@@ -229,14 +237,16 @@ class Executable:
 
       return run
 
-    def merge(stage):
-      return lambda totals, env: stages.merge(totals, stage, env)
-
     env: dict[str, Any] = {}
     kept: list[dict[str, Any]] = [{} for _ in self._devices]
+    totals: list[dict[str, Any]] = []
     for stage in range(self._program.num_stages):
-      with tf.device(first):
-        env |= self._compiled(('server', stage), server(stage))(self._server_only(parts), env)
+      if stages.has_server_work(stage):
+        with tf.device(first):
+          run = self._compiled(('server', stage), server(stage))
+          env |= run(self._server_only(parts), env, totals)
+      if not stages.has_client_work(stage):
+        continue
       totals = []
       for index, device in enumerate(self._devices):
         values, rows = inputs[index]
@@ -247,8 +257,6 @@ class Executable:
           )
         totals.append(total)
         kept[index] = kept[index] | new
-      with tf.device(first):
-        env |= self._compiled(('merge', stage), merge(stage))(totals, env)
     with tf.device(first):
       counts = [count for _, _, count in members]
       rows = [
@@ -325,24 +333,48 @@ class Executable:
       variable.scatter_nd_update(index, new[:count])
     result[result_part] = []
 
-  def _explained(self, error, count: int) -> Exception:
-    block = self._stages.block
-    message = str(error)
-    if isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)):
-      smaller = max(1, block // 2)
-      advice = (
-        f'--clients_per_block={smaller}' if block > 1 else f'a cohort of {max(1, count // 2)}'
-      )
-      return MemoryError(
-        f'{count} clients in blocks of {block} do not fit in the memory of'
-        f' {", ".join(self._devices)}; try {advice}.'
-      )
-    found = re.search(r'unsupported operations?[^:]*: *(\w+)', message) or re.search(
-      r"No registered '(\w+)'", message
-    )
+  def _too_large(self, message: str, count: int) -> MemoryError:
+    """What to say when memory does not suffice: how much it is, and what would fit.
+
+    A program needs memory for the lanes of a block, and for what it keeps of every
+    client. How much XLA asked for in vain is in its message.
+    """
+    device, block = self._devices[0], self._stages.block
+    pieces = self._devices.count(device)  # They work side by side.
+    stages = range(self._program.num_stages)
+    kept = sum(trees.num_bytes(n.type) for stage in stages for n in self._program.kept(stage))
+    of_all = kept * self._bucket
+    found = re.search(r'allocate (\d+) ?bytes', message)
     if found:
-      return local.unsupported(f'the op {found.group(1)}')
-    return interface.UnsupportedComputationError(
-      'The xla runtime could not run this computation; --runtime=native may. XLA says: '
-      + message.strip().splitlines()[0]
+      of_lane = max(1, pieces * int(found.group(1)) - of_all) / block
+    else:
+      of_lane = pieces * devices_lib.working_memory(self._bytes_per_client())
+    free = devices_lib.free_memory(device)
+    space = _USABLE * free
+    lanes = int((space - of_all) // of_lane)
+    clients = int((space - of_lane) // kept) if kept else 0
+    if 1 <= lanes < block:
+      advice = f'--clients_per_block={lanes} would'
+    elif clients >= 1:
+      advice = f'a cohort of {min(clients, count - 1)} with --clients_per_block=1 would'
+    else:
+      advice = 'not even one client would: take smaller batches, a smaller model or fewer examples'
+    return MemoryError(
+      f'{count} clients in blocks of {block} do not fit in the memory of'
+      f' {", ".join(dict.fromkeys(self._devices))}: they need about'
+      f' {devices_lib.gigabytes(of_lane * block + of_all)} and'
+      f' {devices_lib.gigabytes(free)} are free; {advice}.'
     )
+
+
+def _explained(message: str) -> Exception:
+  """The error for a computation that XLA refuses."""
+  found = re.search(r'unsupported operations?[^:]*: *(\w+)', message) or re.search(
+    r"No registered '(\w+)'", message
+  )
+  if found:
+    return local.unsupported(f'the op {found.group(1)}')
+  return interface.UnsupportedComputationError(
+    'The xla runtime could not run this computation; --runtime=native may. XLA says: '
+    + message.strip().splitlines()[0]
+  )

@@ -31,7 +31,8 @@ class XlaClientStates(interface.ClientStates):
     self.num_clients = num_clients
 
   def to_numpy(self) -> Any:
-    return trees.to_numpy(self.tree)
+    with devices_lib.failures_named():
+      return trees.to_numpy(self.tree)
 
 
 class XlaRuntime(interface.Runtime):
@@ -55,7 +56,7 @@ class XlaRuntime(interface.Runtime):
       padding = [(0, rows - count)] + [(0, 0)] * (array.ndim - 1)
       return tf.convert_to_tensor(np.pad(array, padding) if rows > count else array)
 
-    return XlaClientData(self._upload(tree, upload), count, rows)
+    return XlaClientData(self._upload(tree, upload, arrays, 'data'), count, rows)
 
   def _num_rows(self, arrays) -> int:
     """The rows to make room for.
@@ -76,13 +77,28 @@ class XlaRuntime(interface.Runtime):
     if tree is None:
       return XlaClientStates(collections.OrderedDict(), None)
     tree, arrays = trees.stacked_leaves(tree, what='client_states')
-    return XlaClientStates(self._upload(tree, tf.Variable), len(arrays[0]) if arrays else None)
+    count = len(arrays[0]) if arrays else None
+    return XlaClientStates(self._upload(tree, tf.Variable, arrays, 'states'), count)
 
-  def _upload(self, tree, make):
-    if isinstance(tree, Mapping):
-      return collections.OrderedDict((k, self._upload(v, make)) for k, v in tree.items())
-    with tf.device(self.context.devices[0]):
-      return make(tree)
+  def _upload(self, tree, make, arrays, what):
+    device = self.context.devices[0]
+    free = devices_lib.free_memory(device)
+
+    def visit(node):
+      if isinstance(node, Mapping):
+        return collections.OrderedDict((k, visit(v)) for k, v in node.items())
+      return make(node)
+
+    try:
+      with devices_lib.refused_if_too_large(device), tf.device(device):
+        return visit(tree)
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+      size = sum(a.nbytes for a in arrays)
+      raise MemoryError(
+        f'The {what} of {len(arrays[0])} clients are {devices_lib.gigabytes(size)}, and'
+        f' {devices_lib.gigabytes(free)} are free on {device}; {free * len(arrays[0]) // size}'
+        ' clients would fit.'
+      ) from error
 
   def round(
     self,
@@ -148,20 +164,19 @@ class XlaRuntime(interface.Runtime):
     data: interface.ClientData,
     rows: Any = None,
     *,
+    data_rows: Any = None,
     settings: int | None = None,
   ) -> Any:
     parameter = list(computation.type_signature.parameter)
     states = client_states or XlaClientStates(collections.OrderedDict(), None)
-    given = np.arange(data.num_clients) if rows is None else rows
-    rows = interface.as_rows(given, data.num_clients, 'rows')
-    every = [
-      (rows if settings is None else rows + s * data.num_clients, rows)
-      for s in range(settings or 1)
-    ]
+    every = interface.evaluation_rows(
+      rows, data_rows, data.num_clients, states.num_clients, settings
+    )
     run = self.context.executable(computation, settings=settings)
     parts = self._parts(parameter, server_state, states, data, settings)
     (values,) = run(parts, _cohort(every, states, data, settings))
-    shape = [len(rows)] if settings is None else [settings, len(rows)]
+    each = len(every[0][0])
+    shape = [each] if settings is None else [settings, each]
     count = int(np.prod(shape))
     leaves = [np.asarray(v)[:count].reshape(*shape, *v.shape[1:]) for v in values]
     return trees.container(computation.type_signature.result.member, iter(leaves))
@@ -177,15 +192,8 @@ class XlaRuntime(interface.Runtime):
     ]
 
   def to_numpy(self, tree: Any) -> Any:
-    return trees.to_numpy(tree)
-
-  @property
-  def compilations(self) -> int:
-    return self.context.statistics.compilations
-
-  @property
-  def compile_seconds(self) -> float:
-    return self.context.statistics.seconds
+    with devices_lib.failures_named():
+      return trees.to_numpy(tree)
 
   @property
   def description(self) -> str:

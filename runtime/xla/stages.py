@@ -55,6 +55,17 @@ class Stages:
   block: int
   settings: int | None
 
+  def has_server_work(self, stage: int) -> bool:
+    """Whether `server` adds a value."""
+    select = self.program.select
+    before = select(_Kind.AGGREGATE, stage - 1)
+    folds = [n for n in select(_Kind.AGGREGATE, stage) if aggregation.reduction(n) is None]
+    return bool(before or select(_Kind.SERVER, stage) or folds)
+
+  def has_client_work(self, stage: int) -> bool:
+    """Whether `clients` adds a value."""
+    return bool(self.program.select(_Kind.AGGREGATE, stage) or self.program.kept(stage))
+
   def server(self, stage: int, parameter: Sequence[Any], env: Mapping[str, Any]) -> dict[str, Any]:
     """The SERVER values that a stage adds.
 
@@ -144,11 +155,11 @@ class Stages:
     Returns:
       Accumulated aggregates (`total:NAME`), and the values kept [P, ...].
     """
+    if not self.has_client_work(stage):
+      return {}, {}
     nodes = self.program.select(_Kind.CLIENTS, stage)
     aggregates = self.program.select(_Kind.AGGREGATE, stage)
     keep = self.program.kept(stage)
-    if not aggregates and not keep:
-      return {}, {}
 
     def one_client(position, setting, lane):
       """The contributions and kept values of one client."""

@@ -59,7 +59,13 @@ def spawn(*arguments):
 def load(folder):
   summary = json.loads((folder / 'summary.json').read_text())
   privacy = json.loads((folder / 'privacy.json').read_text())
-  for name in ('seconds_per_round', 'compile_seconds', 'compilations', 'peak_memory_bytes'):
+  for name in (
+    'seconds_per_round',
+    'compile_seconds',
+    'compilations',
+    'compiled_programs',
+    'peak_memory_bytes',
+  ):
     assert summary.pop(name) >= 0
   return pd.read_parquet(folder / 'metrics.parquet'), summary, privacy
 

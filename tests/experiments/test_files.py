@@ -153,11 +153,17 @@ def test_figures_are_drawn_and_repeatable(tmp_path):
 
 
 def test_the_final_report_has_a_row_per_group():
-  summary = {'rounds': 10, 'seconds_per_round': 0.012, 'compile_seconds': 4.2, 'compilations': 3}
+  summary = {
+    'rounds': 10,
+    'seconds_per_round': 0.012,
+    'compile_seconds': 4.2,
+    'compilations': 3,
+    'compiled_programs': 9,
+  }
   text = console.final_report(
     table=make_table(), metric='mse', statement='Guarantee: some.', summary=summary
   )
-  assert 'After 10 rounds (12 ms a round, 4.2 s of compiling 3 programs)' in text
+  assert 'After 10 rounds (12 ms a round, 4.2 s of compiling 3 computations to 9 programs)' in text
   assert re.search(r'test, all clients +0\.09091 +0\.1 +0\.1', text)
   assert re.search(r'test, opted out +0\.1818 +0\.1818 +0\.2', text)
   assert text.endswith('Guarantee: some.')

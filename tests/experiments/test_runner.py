@@ -52,7 +52,13 @@ def run(folder, dataset=None, **values):
 def read(folder):
   """What must be the same however often a run was interrupted."""
   summary = json.loads((folder / 'summary.json').read_text())
-  for name in ('seconds_per_round', 'compile_seconds', 'compilations', 'peak_memory_bytes'):
+  for name in (
+    'seconds_per_round',
+    'compile_seconds',
+    'compilations',
+    'compiled_programs',
+    'peak_memory_bytes',
+  ):
     summary.pop(name)
   table = pd.read_parquet(folder / 'metrics.parquet')
   return table, summary, json.loads((folder / 'privacy.json').read_text())

@@ -26,6 +26,10 @@ with runtime.create('xla') as one:
 for names, block in (('cpu:0,cpu:1,cpu:2', 1), ('cpu:2,cpu:0', 2), ('cpu,cpu', 1)):
   with runtime.create('xla', devices=names, clients_per_block=block) as several:
     example.assert_same(expected, example.run(several))
+    # The server's work before and after the clients'; the clients' on the device that has
+    # the data, and on those that are sent theirs.
+    assert several.compilations == 1
+    assert several.compiled_programs == 2 + min(2, len(set(names.split(','))))
 
   def sweep(machine):
     server = {k: np.stack([v] * 3) for k, v in example.server_state().items()}

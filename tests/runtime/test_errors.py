@@ -1,6 +1,7 @@
 """One clear exception for what cannot run; the context works afterwards."""
 
 import collections
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
+from runtime.xla import devices
 from tests.runtime import example_process as example
 
 
@@ -167,9 +169,10 @@ def test_an_op_that_xla_does_not_have():
 
   for block, op in ((1, 'AsString|StringToNumber'), (2, 'AsString|StringToNumber')):
     with runtime.XlaContext(clients_per_block=block):
-      with pytest.raises(runtime.UnsupportedComputationError, match=op) as caught:
-        compute([1.0, 2.0])
-      assert '--runtime=native' in str(caught.value)
+      for _ in range(2):
+        with pytest.raises(runtime.UnsupportedComputationError, match=op) as caught:
+          compute([1.0, 2.0])
+        assert '--runtime=native' in str(caught.value)
   with runtime.XlaContext(compiled=False):
     assert compute([1.0, 2.0]) == 3.0
 
@@ -215,16 +218,61 @@ def test_no_gpu():
     runtime.create(devices='gpu')
 
 
-def test_out_of_memory_names_the_size_that_may_fit(monkeypatch):
-  with runtime.create('xla', clients_per_block=4) as small:
+@pytest.mark.parametrize(
+  ('block', 'message', 'free', 'advice'),
+  [
+    # A lane is 1,000 bytes, and of each of 8 rows 20 bytes of state are kept.
+    (4, 'Out of memory while trying to allocate 4160 bytes.', 5200, '--clients_per_block=2 would'),
+    (4, 'Out of memory while trying to allocate 4160 bytes.', 2240, 'a cohort of 6 with'),
+    (4, 'Out of memory while trying to allocate 4160 bytes.', 900, 'not even one client would'),
+    # Without a number: 16 times the client's data and model, which are 152 bytes.
+    (4, 'OOM', 10_400, '--clients_per_block=2 would'),
+  ],
+)
+def test_out_of_memory_names_the_size_that_fits(monkeypatch, block, message, free, advice):
+  with runtime.create('xla', clients_per_block=block) as small:
     placed, states = small.place(example.data()), small.place_states(example.client_states())
     run = small.context.executable(example.next_round, updated=(1, 1))
 
     def fail(*_):
-      raise tf.errors.ResourceExhaustedError(None, None, 'Out of memory while trying to allocate')
+      raise tf.errors.ResourceExhaustedError(None, None, message)
 
     with monkeypatch.context() as patch:
       patch.setattr(run, '_on_one_device', fail)
-      with pytest.raises(MemoryError, match=r'7 clients in blocks of 4 .*--clients_per_block=2'):
+      patch.setattr('runtime.xla.devices.free_memory', lambda device: free)
+      with pytest.raises(MemoryError, match=f'7 clients in blocks of 4 .* {advice}'):
         small.round(example.next_round, example.server_state(), states, placed, range(7))
     small.round(example.next_round, example.server_state(), states, placed, range(7))
+
+
+def test_a_population_beyond_the_memory_is_refused_with_the_number_that_fits():
+  """Ten times the machine's memory: views of one copy, until they are uploaded."""
+  free = devices.free_memory('/device:CPU:0')
+  clients = 10 * free // 4_000_000
+  states = {'w': np.broadcast_to(np.int32(0), (clients, 1_000_000))}
+  with runtime.create('xla') as xla:
+    with pytest.raises(MemoryError, match=f'The states of {clients} clients are') as caught:
+      xla.place_states(states)
+    works(xla)
+  found = re.search(r'(\d+) clients would fit', str(caught.value))
+  assert found and int(found.group(1)) == pytest.approx(clients / 10, rel=0.2)
+
+
+def test_a_device_that_fails_is_named_and_may_come_back(monkeypatch):
+  with runtime.create('xla') as xla:
+    placed, states = xla.place(example.data()), xla.place_states(example.client_states())
+
+    def one_round():
+      return xla.round(example.next_round, example.server_state(), states, placed, [0, 1])
+
+    one_round()
+    run = xla.context.executable(example.next_round, updated=(1, 1))
+
+    def fail(*_):
+      raise tf.errors.InternalError(None, None, 'CUDA_ERROR_LAUNCH_FAILED\nmore')
+
+    with monkeypatch.context() as patch:
+      patch.setattr(run, '_on_one_device', fail)
+      with pytest.raises(runtime.DeviceError, match=r'computed: CUDA_ERROR_LAUNCH_FAILED$'):
+        one_round()
+    one_round()

@@ -8,8 +8,11 @@ import sys
 import tempfile
 import time
 
+import numpy as np
 import pytest
+import tensorflow_federated as tff
 
+import runtime
 from runtime import native_worker
 
 PROGRAM = """
@@ -134,3 +137,15 @@ def test_without_a_private_copy_it_says_where_it_listens(monkeypatch, caplog):
     worker.close()
   (line,) = [r.getMessage() for r in caplog.records if r.levelname == 'WARNING']
   assert 'listens on every network interface' in line and 'may not be run in /elsewhere' in line
+
+
+def test_what_tffs_compiler_does_is_counted_and_timed():
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def add(values):
+    return tff.federated_sum(values)
+
+  with runtime.NativeContext() as context:
+    for _ in range(3):
+      assert add([1.0, 2.0]) == 3.0
+  assert context.statistics.compilations == context.statistics.programs == 1
+  assert context.statistics.seconds > 0.0
