@@ -22,10 +22,10 @@ recipes: .venv/.ready  ## List the papers' tables and figures that can be reprod
 reproduce: .venv/.ready  ## Run a recipe and compare it with the paper (RECIPE=name)
 	@$(PYTHON) -m experiments.reproduce $(RECIPE) $(ARGS)
 
-test: .venv/.ready  ## Run every test (ARGS='-m "not slow"' skips the slow ones)
+test: .venv/.ready-for-tests  ## Run every test (ARGS='-m "not slow"' skips the slow ones)
 	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
-test-fast: .venv/.ready  ## Run the tests that take less than ten seconds each
+test-fast: .venv/.ready-for-tests  ## Run the tests that take less than ten seconds each
 	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile -m 'not slow' $(ARGS)
 
 test-kills: .venv/.ready  ## Kill real runs and sweeps 60 times at random, and compare what they come to
@@ -62,10 +62,15 @@ requirements.txt: pyproject.toml uv.lock
 
 setup: .venv/.ready  ## Make the environment
 
-# Fast when nothing changed: the stamp is newer than the lock.
+# Fast when nothing changed: the stamp is newer than the lock. Further extras (gpu) stay.
 .venv/.ready: pyproject.toml uv.lock
 	@command -v $(UV) >/dev/null 2>&1 || $(MAKE) --no-print-directory .uv/bin/uv
-	$(UV) sync --frozen --extra data --compile-bytecode --quiet
+	$(UV) sync --frozen --inexact --extra data --compile-bytecode --quiet
+	@touch $@
+
+# What only the tests need: Ray, and the notebooks' tools.
+.venv/.ready-for-tests: .venv/.ready
+	$(UV) sync --frozen --inexact --extra data --extra cluster --extra notebooks --compile-bytecode --quiet
 	@touch $@
 
 # A machine without uv gets one of its own in .uv; pip and venv are all that it needs.

@@ -52,7 +52,7 @@ def write(
     pictures.append(f'![{recipe.title}](images/{target.name})')
   facts = [
     ('paper', f'{recipe.paper}, {recipe.source}'),
-    ('data', ', '.join(f'`{name}`' for name in recipe.dataset_files) or 'in the packages'),
+    ('data', ', '.join(f'`{name}`' for name in recipe.dataset_files) or recipe.data_at_hand),
     ('command', f'`{command}`'),
     ('time', show_seconds(seconds) + _machine(runs)),
   ]

@@ -86,6 +86,11 @@ class Recipe:
     }
 
   @property
+  def data_at_hand(self) -> str:
+    """What to say of the data where no file is needed."""
+    return 'none' if self.analysis else 'in the packages'
+
+  @property
   def all_notes(self) -> list[str]:
     """The notes, and what is to be said where test data chose."""
     notes = list(self.notes)
@@ -273,7 +278,7 @@ def listing(recipes: Sequence[Recipe], data_dir: str | None = None) -> str:
   rows = [('recipe', 'time', 'numbers', 'data', 'what')]
   for recipe in recipes:
     missing = missing_data(recipe, data_dir)
-    first, *more = recipe.dataset_files or ('in the packages',)
+    first, *more = recipe.dataset_files or (recipe.data_at_hand,)
     data = f'{first} and {len(more)} more' if more else first
     rows.append(
       (

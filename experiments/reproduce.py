@@ -3,7 +3,7 @@
   python -m experiments.reproduce --list            what there is, and whether its data is here
   python -m experiments.reproduce NAME [--flag=...] runs, compares, draws, and gives a verdict
 
-Any flag of an experiment takes the place of the recipe's; --output_dir, --workers=N and
+Any flag of an experiment takes the place of the recipe's; --output_dir, --workers=N, --cluster and
 --page_dir (a folder which gets the result's page with its pictures, besides the results)
 say where and how. The same command again continues. See `recipes`. Importing this module
 does not import TensorFlow.
@@ -36,7 +36,12 @@ EXIT_OFF, EXIT_ERROR = 1, 2
 
 
 def run(
-  recipe: Recipe, *, output: pathlib.Path, extra: Sequence[str] = (), workers: int = 1
+  recipe: Recipe,
+  *,
+  output: pathlib.Path,
+  extra: Sequence[str] = (),
+  workers: int = 1,
+  cluster: str = '',
 ) -> dict[str, pd.DataFrame]:
   """Runs what is left of a recipe's sweeps.
 
@@ -45,6 +50,7 @@ def run(
     output: its folder; a sweep for each part goes below it.
     extra: flags which take the place of the recipe's.
     workers: see `sweep.run`.
+    cluster: likewise.
 
   Returns:
     The table of each part, with the column `setting`.
@@ -57,7 +63,7 @@ def run(
     logging.info('%s, part %s', recipe.name, part)
     result = sweep.run(
       recipe.grid(part, extra), folder=folder, resume=(folder / 'sweep.json').exists(),
-      workers=workers, select_on=sweep_flags.NOTHING,
+      workers=workers, cluster=cluster, select_on=sweep_flags.NOTHING,
     )  # fmt: skip
     runs = [sweep_table.Run.read(path) for path in sorted((folder / 'runs').iterdir())]
     early = [sweep_table.build(runs, after=round_) for round_ in recipe.early_rounds(part)]
@@ -158,6 +164,7 @@ def reproduce(
   extra: Sequence[str] = (),
   neutral: Sequence[str] = (),
   workers: int = 1,
+  cluster: str = '',
   page_dir: pathlib.Path | None = None,
 ) -> bool:
   """Runs a recipe, compares, draws, and prints the verdicts.
@@ -171,6 +178,7 @@ def reproduce(
     extra: flags which take the place of the recipe's.
     neutral: flags which do not change the numbers.
     workers: see `sweep.run`.
+    cluster: likewise.
     page_dir: a further folder for the result's page.
 
   Returns:
@@ -185,7 +193,9 @@ def reproduce(
     if recipe.analysis:
       tables = analyse(recipe, drawings)
     else:
-      tables = run(recipe, output=output, extra=[*neutral, *extra], workers=workers)
+      tables = run(
+        recipe, output=output, extra=[*neutral, *extra], workers=workers, cluster=cluster
+      )
   finally:
     clock.stop()
   verdict = compare(recipe, tables)
@@ -271,7 +281,7 @@ def main(argv: Sequence[str]) -> int:
     logging.set_verbosity(logging.INFO)
     met = reproduce(
       recipe, output=own.output, extra=own.changing, neutral=own.neutral, workers=own.workers,
-      page_dir=own.page_dir,
+      cluster=own.cluster, page_dir=own.page_dir,
     )  # fmt: skip
     return 0 if met else EXIT_OFF
   except (ValueError, OSError, MemoryError) as error:
@@ -292,6 +302,7 @@ class _Arguments:
     output: the recipe's folder.
     page_dir: a further folder for the result's page.
     workers: see `sweep.run`.
+    cluster: likewise.
     data_dir: where data files are looked for.
   """
 
@@ -300,6 +311,7 @@ class _Arguments:
   output: pathlib.Path | None = None
   page_dir: pathlib.Path | None = None
   workers: int = 1
+  cluster: str = ''
   data_dir: str | None = None
 
   @classmethod
@@ -314,6 +326,8 @@ class _Arguments:
         own.output = pathlib.Path(value)
       elif name == 'page_dir':
         own.page_dir = pathlib.Path(value)
+      elif name == 'cluster':
+        own.cluster = value
       elif name == 'workers':
         if not value.isdecimal() or int(value) < 1:
           raise ValueError(f'--workers={value} must be at least 1.')

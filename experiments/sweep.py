@@ -11,7 +11,9 @@ A sweep that was stopped or killed continues with --resume; finished runs stay a
 are. Importing this module does not import TensorFlow.
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Mapping
@@ -61,7 +63,7 @@ def run_from_flags(flag_values: flags.FlagValues) -> SweepResult:
   grid = Grid.parse(given, flag_values['sweep'].value, flag_values['seeds'].value)
   return run(
     grid, folder=folder, resume=resume, workers=flag_values['workers'].value,
-    select_on=flag_values['select_on'].value,
+    cluster=flag_values['cluster'].value, select_on=flag_values['select_on'].value,
   )  # fmt: skip
 
 
@@ -71,6 +73,7 @@ def run(
   folder: str | pathlib.Path = '',
   resume: bool = False,
   workers: int = 1,
+  cluster: str = '',
   select_on: str = sweep_flags.VALIDATION,
   show_progress: bool = True,
 ) -> SweepResult:
@@ -80,14 +83,16 @@ def run(
     grid: what to run.
     folder: the sweep's folder; a new one under results/sweeps if empty.
     resume: continue the sweep in `folder`.
-    workers: processes to spread the runs over; 1 is this process.
+    workers: processes to spread the runs over; 1 without a cluster is this process.
+    cluster: address of a Ray cluster whose machines do the work, 'local' for one of our own;
+      empty for processes of this machine.
     select_on: 'validation', 'test' or 'nothing'.
     show_progress: whether to report on standard error.
 
   Raises:
     Interrupted: a signal came; what was done is kept.
-    ValueError: a setting that is no experiment, another sweep in the folder, or runs that
-      failed; the others are finished then.
+    ValueError: a setting that is no experiment, another sweep in the folder, no such
+      cluster, or runs that failed; the others are finished then.
     OSError: the folder cannot be written.
   """
   if workers < 1:
@@ -104,7 +109,7 @@ def run(
   try:
     files.remove_temporaries(path)
     _check_owner(path, grid, resume)
-    failures = _run_what_is_left(path, grid, runs, workers, show_progress)
+    failures = _run_what_is_left(path, grid, runs, workers, cluster, show_progress)
     table = sweep_table.build([sweep_table.Run.read(path / 'runs' / n) for n in runs
                                if is_finished(path, n)])  # fmt: skip
     sweep_table.write(table, path)
@@ -191,24 +196,38 @@ def _run_what_is_left(
   grid: Grid,
   runs: Mapping[str, ExperimentConfig],
   workers: int,
+  cluster: str,
   show_progress: bool,
 ) -> dict[str, str]:
   """Runs everything unfinished; returns the failed runs with the reason."""
   left = {name: config for name, config in runs.items() if not is_finished(path, name)}
   groups = programs(left, workers)
-  with interruption.Interruption() as caught:
+  if not groups:
+    return {}
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(interruption.Interruption())
+    if cluster:
+      from experiments import sweep_cluster
+
+      crew = sweep_cluster.connected(cluster, min(workers, len(groups)), path)
+      make_worker = stack.enter_context(crew).make_worker
+    else:
+      make_worker = functools.partial(sweep_workers.Process, path)
+    # After Ray, which sets handlers of its own.
+    caught = stack.enter_context(interruption.Interruption())
     progress = SweepProgress(left, total=len(runs), groups=len(groups), shown=show_progress)
+    stack.callback(progress.close)
     try:
-      if workers == 1:
+      if workers == 1 and not cluster:
         return _run_here(path, grid, left, groups, caught, progress)
-      return sweep_workers.run(path, groups, workers, caught, progress)
-    finally:
-      progress.close()
+      return sweep_workers.run(groups, workers, make_worker, caught, progress)
+    except interruption.Interrupted as interrupted:
+      raise interruption.Interrupted(
+        interrupted.exit_code - 128, f'stopped; continue with --resume --output_dir={path}'
+      ) from None
 
 
 def _run_here(path, grid, runs, groups, caught, progress) -> dict[str, str]:
-  if not groups:
-    return {}
   with startup.quiet():
     from experiments import sweep_program  # TensorFlow, from here on
   failures = {}
@@ -222,10 +241,6 @@ def _run_here(path, grid, runs, groups, caught, progress) -> dict[str, str]:
       )  # fmt: skip
     except (ValueError, OSError, MemoryError) as error:
       failures.update(dict.fromkeys(names, str(error)))
-    except interruption.Interrupted as interrupted:
-      raise interruption.Interrupted(
-        interrupted.exit_code - 128, f'stopped; continue with --resume --output_dir={path}'
-      ) from None
     progress.ends(0, names)
   return failures
 

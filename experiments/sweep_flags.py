@@ -12,6 +12,11 @@ _HELP = {
   ),
   'seeds': 'Seeds with each of which every setting is run: 0,1,2 or 0-4.',
   'workers': 'Processes on this machine over which the runs of a sweep are spread.',
+  'cluster': (
+    'Ray cluster over whose machines the runs of a sweep are spread, one program to each of '
+    '--workers: ray://host:port, host:port from one of its machines, or local for one that lives '
+    'as long as the sweep. Needs the extra cluster, and folders that all machines see.'
+  ),
   'select_on': (
     'Data on which the best setting of each method and budget is chosen: validation (see '
     '--validation_fraction), test (the values are then optimistic, and labelled so), or nothing.'
@@ -21,11 +26,12 @@ MODULE = 'Sweeps'
 
 
 def define(flag_values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines --sweep, --seeds, --workers and --select_on."""
+  """Defines --sweep, --seeds, --workers, --cluster and --select_on."""
   common = dict(flag_values=flag_values, module_name=MODULE)
   flags.DEFINE_multi_string('sweep', [], _HELP['sweep'], **common)
   flags.DEFINE_list('seeds', [], _HELP['seeds'], **common)
   flags.DEFINE_integer('workers', 1, _HELP['workers'], **common)
+  flags.DEFINE_string('cluster', '', _HELP['cluster'], **common)
   flags.DEFINE_enum('select_on', VALIDATION, SELECT_ON, _HELP['select_on'], **common)
 
 

@@ -1,10 +1,11 @@
-"""A sweep's programs spread over processes, which may die.
+"""A sweep's programs spread over workers, which may die.
 
-The parent hands out one program at a time, over the worker's standard input, and reads
-how far it is, as JSON lines, from its standard output. The programs of a worker that
-died are handed out again; runs that are finished stay as they are.
+The parent hands out one program at a time and is told how far it is. The programs of a
+worker that died are handed out again; runs that are finished stay as they are. Workers
+are processes of this machine, or of a Ray cluster (`sweep_cluster`).
 """
 
+import abc
 import collections
 import contextlib
 import json
@@ -15,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments import interruption
@@ -23,22 +24,83 @@ from experiments.sweep_progress import SweepProgress
 
 ATTEMPTS = 3
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
-_SECONDS_TO_STOP = 120.0
+SECONDS_TO_STOP = 120.0
+
+
+class Worker(abc.ABC):
+  """A worker, seen by its parent.
+
+  Attributes:
+    index: which worker it is.
+    names: the runs that it is at.
+  """
+
+  def __init__(self, index: int, messages: 'Messages'):
+    """Starts the worker.
+
+    Args:
+      index: which worker it is.
+      messages: where what it tells goes: its `state` (rounds done, of how many, of how many
+        runs), that its runs are `finished`, that they `failed` and why, or that it `died`.
+    """
+    self.index = index
+    self.names: list[str] = []
+    self._attempt = 0
+    self._messages = messages
+
+  @property
+  def busy(self) -> bool:
+    return bool(self.names)
+
+  def take(self, names: list[str], attempt: int) -> None:
+    """Hands a program to the worker."""
+    self.names, self._attempt = names, attempt
+    self._hand_out(names)
+
+  def release(self) -> tuple[list[str], int]:
+    """What the worker was at, and the how-manieth attempt that was."""
+    names, self.names = self.names, []
+    return names, self._attempt
+
+  def tell(self, message: dict[str, Any]) -> None:
+    """Tells the parent something."""
+    self._messages.put((self, message))
+
+  @abc.abstractmethod
+  def _hand_out(self, names: list[str]) -> None:
+    """Lets the worker begin."""
+
+  @abc.abstractmethod
+  def ending(self) -> str:
+    """How the worker died, in words."""
+
+  @abc.abstractmethod
+  def ask_to_stop(self) -> None:
+    """Asks the worker to keep what it has done and to end."""
+
+  @abc.abstractmethod
+  def wait(self) -> None:
+    """Waits for its end, and ends it if that takes too long."""
+
+
+Messages = queue.Queue[tuple[Worker, dict[str, Any]]]
+# (index, where messages go)
+MakeWorker = Callable[[int, Messages], Worker]
 
 
 def run(
-  folder: pathlib.Path,
   groups: Sequence[list[str]],
   workers: int,
+  make_worker: MakeWorker,
   caught: interruption.Interruption,
   progress: SweepProgress,
 ) -> dict[str, str]:
-  """Runs the programs of a sweep in worker processes.
+  """Runs the programs of a sweep on workers.
 
   Args:
-    folder: the sweep's folder.
     groups: names of runs, one list for each program.
-    workers: how many processes.
+    workers: how many workers.
+    make_worker: starts one.
     caught: to stop early.
     progress: told what happens.
 
@@ -51,20 +113,18 @@ def run(
   caught.defer()
   waiting = collections.deque((names, 1) for names in groups)
   failures: dict[str, str] = {}
-  messages: queue.Queue[tuple[_Worker, dict[str, Any]]] = queue.Queue()
-  crew: dict[int, _Worker] = {}
+  messages: Messages = queue.Queue()
+  crew: dict[int, Worker] = {}
   try:
     for index in range(min(workers, len(groups))):
-      crew[index] = _Worker(index, folder, messages)
+      crew[index] = make_worker(index, messages)
     while waiting or any(worker.busy for worker in crew.values()):
       for worker in crew.values():
         if waiting and not worker.busy:
           worker.take(*waiting.popleft())
           progress.begins(worker.index, worker.names)
       if caught.signal_number is not None:
-        raise interruption.Interrupted(
-          caught.signal_number, f'stopped; continue with --resume --output_dir={folder}'
-        )
+        raise interruption.Interrupted(caught.signal_number)
       try:
         worker, message = messages.get(timeout=0.5)
       except queue.Empty:
@@ -74,7 +134,9 @@ def run(
       elif 'finished' in message:
         progress.ends(worker.index, worker.release()[0])
       elif 'failed' in message:
-        failures.update(dict.fromkeys(worker.release()[0], message['failed']))
+        names, _ = worker.release()
+        progress.ends(worker.index, names)
+        failures.update(dict.fromkeys(names, str(message['failed'])))
       elif worker is crew.get(worker.index):  # it died
         names, attempt = worker.release()
         if names and attempt < ATTEMPTS:
@@ -83,20 +145,25 @@ def run(
         elif names:
           reason = f'worker {worker.index} died {ATTEMPTS} times ({worker.ending()}).'
           failures.update(dict.fromkeys(names, reason))
-        crew[worker.index] = _Worker(worker.index, folder, messages)
+        crew[worker.index] = make_worker(worker.index, messages)
   finally:
     for worker in crew.values():
-      worker.stop()
+      worker.ask_to_stop()
+    for worker in crew.values():
+      worker.wait()
   return failures
 
 
-class _Worker:
-  """A worker process, seen by its parent."""
+class Process(Worker):
+  """A worker process of this machine.
 
-  def __init__(self, index: int, folder: pathlib.Path, messages: queue.Queue):
-    self.index = index
-    self.names: list[str] = []
-    self._attempt = 0
+  It is told what to run over its standard input, and tells how far it is as JSON lines
+  on its standard output. The end of its input is the end of its work.
+  """
+
+  def __init__(self, folder: pathlib.Path, index: int, messages: Messages):
+    """Starts the process for the sweep in `folder`."""
+    super().__init__(index, messages)
     logs = folder / 'logs'
     logs.mkdir(exist_ok=True)
     self._log = logs / f'worker_{index}.log'
@@ -105,60 +172,86 @@ class _Worker:
         [sys.executable, '-m', 'experiments.sweep_workers', str(folder.resolve())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
         # Paths of a configuration are relative to the parent's folder, which is theirs too.
-        env={**os.environ, 'PYTHONPATH': _python_path()},
+        env={**os.environ, 'PYTHONPATH': python_path()},
         # A Ctrl-C on the terminal reaches the parent, which ends its workers in order.
         start_new_session=True,
       )  # fmt: skip
-    threading.Thread(target=self._read, args=(messages,), daemon=True).start()
+    threading.Thread(target=self._read, daemon=True).start()
 
-  def _read(self, messages: queue.Queue) -> None:
+  def _read(self) -> None:
     assert self._process.stdout is not None
     for line in self._process.stdout:
       with contextlib.suppress(ValueError):
-        messages.put((self, json.loads(line)))
-    messages.put((self, {'died': True}))
+        self.tell(json.loads(line))
+    self.tell({'died': True})
 
-  @property
-  def busy(self) -> bool:
-    return bool(self.names)
-
-  def take(self, names: list[str], attempt: int) -> None:
-    """Hands a program to the worker."""
-    self.names, self._attempt = names, attempt
+  def _hand_out(self, names: list[str]) -> None:
     assert self._process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has died: `_read` says so
       self._process.stdin.write(json.dumps(names) + '\n')
       self._process.stdin.flush()
 
-  def release(self) -> tuple[list[str], int]:
-    """What the worker was at, and the how-manieth attempt that was."""
-    names, self.names = self.names, []
-    return names, self._attempt
-
   def ending(self) -> str:
-    """How the process ended, in words."""
     code = self._process.wait()
     how = signal.Signals(-code).name if code < 0 else f'exit code {code}'
     return f'{how}, see {self._log}'
 
-  def stop(self) -> None:
-    """Lets the worker keep what it has done, and waits for its end."""
+  def ask_to_stop(self) -> None:
+    assert self._process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
-      assert self._process.stdin is not None
       self._process.stdin.close()
+
+  def wait(self) -> None:
     try:
-      self._process.wait(timeout=_SECONDS_TO_STOP)
+      self._process.wait(timeout=SECONDS_TO_STOP)
     except subprocess.TimeoutExpired:
       self._process.kill()
       self._process.wait()
 
 
-def _python_path() -> str:
+def python_path() -> str:
+  """PYTHONPATH for a process which runs this code."""
   return os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])
 
 
+class Programs:
+  """The programs of a sweep's folder, where they are run."""
+
+  def __init__(self, folder: pathlib.Path):
+    from experiments import startup, sweep
+
+    self._folder = folder
+    self._grid = sweep.read_grid(folder)
+    self._configs = sweep.configs(self._grid, folder)
+    with startup.quiet():
+      from experiments import sweep_program  # TensorFlow, from here on
+    self._program = sweep_program
+
+  def run(self, names: Sequence[str], report: Callable[[int, int, int], None]) -> dict[str, Any]:
+    """Runs what is left of one program.
+
+    Returns:
+      The message to the parent.
+
+    Raises:
+      Interrupted: a signal came; what was done is kept.
+    """
+    from experiments import sweep
+
+    try:
+      with interruption.Interruption() as caught:
+        self._program.run_all(
+          {name: self._configs[name] for name in names}, caught=caught, report=report,
+          num_settings=sweep.num_settings(self._grid),
+          checkpoint_folder=self._folder / 'checkpoints',
+        )  # fmt: skip
+    except (ValueError, OSError, MemoryError) as error:
+      return {'failed': str(error)}
+    return {'finished': True}
+
+
 def work(folder: pathlib.Path) -> int:
-  """A worker's life: runs what it is told to until its standard input ends.
+  """A worker process's life: runs what it is told to until its standard input ends.
 
   Returns:
     The exit code.
@@ -167,7 +260,7 @@ def work(folder: pathlib.Path) -> int:
   out = os.fdopen(os.dup(1), 'w')
   os.dup2(2, 1)
 
-  def tell(**message: Any) -> None:
+  def tell(message: dict[str, Any]) -> None:
     out.write(json.dumps(message) + '\n')
     out.flush()
 
@@ -181,28 +274,14 @@ def work(folder: pathlib.Path) -> int:
     if working.is_set():  # the parent wants an end, or is no more
       os.kill(os.getpid(), signal.SIGTERM)
 
-  from experiments import startup, sweep
-
-  grid = sweep.read_grid(folder)
-  with startup.quiet():
-    from experiments import sweep_program  # TensorFlow, from here on
-  runs = sweep.configs(grid, folder)
+  programs = Programs(folder)
   threading.Thread(target=read, daemon=True).start()
   while (names := tasks.get()) is not None:
     working.set()
     try:
-      with interruption.Interruption() as caught:
-        sweep_program.run_all(
-          {name: runs[name] for name in names}, num_settings=sweep.num_settings(grid),
-          checkpoint_folder=folder / 'checkpoints', caught=caught,
-          report=lambda *state: tell(state=state),
-        )  # fmt: skip
+      tell(programs.run(names, lambda *state: tell({'state': state})))
     except interruption.Interrupted as interrupted:
       return interrupted.exit_code
-    except (ValueError, OSError, MemoryError) as error:
-      tell(failed=str(error))
-    else:
-      tell(finished=True)
     working.clear()
   return 0
 

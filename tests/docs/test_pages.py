@@ -10,7 +10,7 @@ from processes.registry import METHODS
 from tests.docs import markdown
 
 _PAGES = [str(page.relative_to(markdown.ROOT)) for page in markdown.pages()]
-_SWEEP = ('sweep', 'seeds', 'workers', 'select_on')
+_SWEEP = ('sweep', 'seeds', 'workers', 'cluster', 'select_on')
 _AUDIT = ('audit_canaries', 'audit_choice', 'audit_runs')
 _OTHERS = ('extra', 'flagfile', 'help', 'helpfull', 'page_dir', 'verbosity')  # absl, uv, recipes
 

@@ -161,9 +161,11 @@ def test_a_number_out_of_tolerance_is_off():
 
 
 def test_flags_that_only_say_where_do_not_change_the_recipe():
-  own = reproduce._Arguments.of(['--data_dir=/d', '--device=cpu', '--rounds=3', '--workers=2'])
+  own = reproduce._Arguments.of(
+    ['--data_dir=/d', '--device=cpu', '--rounds=3', '--workers=2', '--cluster=local']
+  )
   assert own.neutral == ['--data_dir=/d', '--device=cpu'] and own.changing == ['--rounds=3']
-  assert own.workers == 2 and own.data_dir == '/d'
+  assert own.workers == 2 and own.cluster == 'local' and own.data_dir == '/d'
   with pytest.raises(ValueError, match='workers'):
     reproduce._Arguments.of(['--workers=0'])
 

@@ -347,8 +347,8 @@ def test_runs_of_a_dead_worker_are_tried_again(tmp_path, monkeypatch):
       killed.append(self._process.pid)
       os.kill(self._process.pid, signal.SIGKILL)
 
-  original = sweep_workers._Worker.take
-  monkeypatch.setattr(sweep_workers._Worker, 'take', take)
+  original = sweep_workers.Process.take
+  monkeypatch.setattr(sweep_workers.Process, 'take', take)
   grid = Grid.parse({**SMALL, 'target_epsilon': 4.0}, ['batch_size=16,32'], ['0'])
   result = sweep.run(grid, folder=tmp_path / 'sweep', workers=2, show_progress=False)
   assert killed and result.table['run'].nunique() == 2

@@ -1,0 +1,185 @@
+"""Sweeps on a Ray cluster: the same table, dead workers, a stop, and nothing left behind."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+
+from experiments import interruption, sweep, sweep_cluster, sweep_workers
+from experiments.sweep_grid import Grid
+
+SMALL = dict(
+  method='mr_mtl', dataset='exam', privacy='example', delta=1e-3, target_epsilon=4.0, rounds=400,
+  eval_every=100, checkpoint_every=0, device='cpu',
+)  # fmt: skip
+GRID = Grid.parse(SMALL, ['batch_size=16,32'], ['0'])
+# A cluster that somebody else has started, until its standard input ends.
+SERVER = """
+import socket, sys, tempfile
+import ray
+from ray.util.client.server import server as client_server
+with tempfile.TemporaryDirectory(prefix='ray-') as folder:
+  ray.init(
+    num_cpus=2, include_dashboard=False, _node_ip_address='127.0.0.1', _temp_dir=folder,
+    object_store_memory=80 * 2**20, log_to_driver=False,
+  )
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    port = free.getsockname()[1]
+  server = client_server.serve('127.0.0.1', port)
+  print(f'ray://127.0.0.1:{port}', flush=True)
+  sys.stdin.read()
+  server.stop(0)
+  ray.shutdown()
+"""
+
+
+@pytest.fixture(name='ray', scope='module')
+def _ray():
+  return pytest.importorskip('ray', reason='needs the extra "cluster" (ray)')
+
+
+@pytest.fixture(name='expected', scope='module')
+def _expected(ray, tmp_path_factory):
+  """The table of the sweep without a cluster."""
+  return sweep.run(GRID, folder=tmp_path_factory.mktemp('plain'), show_progress=False).table
+
+
+def parents() -> dict[int, int]:
+  """The parent of every process."""
+  result = {}
+  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
+    try:
+      result[int(path.parent.name)] = int(path.read_text().rpartition(')')[2].split()[1])
+    except OSError:  # it has ended
+      continue
+  return result
+
+
+def descendants() -> dict[int, str]:
+  """The command line of every process below this one."""
+  found, parent = {}, parents()
+  for pid in parent:
+    above = pid
+    while above in parent and above != os.getpid():
+      above = parent[above]
+    if above == os.getpid() and pid != above:
+      try:
+        found[pid] = pathlib.Path(f'/proc/{pid}/cmdline').read_text().replace('\0', ' ')
+      except OSError:
+        continue
+  return found
+
+
+def listening(pids) -> set[str]:
+  """The addresses, in hexadecimal, on which some processes listen."""
+  sockets = set()
+  for pid in pids:
+    for path in pathlib.Path(f'/proc/{pid}/fd').glob('*'):
+      try:
+        sockets.add(os.readlink(path))
+      except OSError:
+        continue
+  addresses = set()
+  for table in ('tcp', 'tcp6'):
+    for line in pathlib.Path(f'/proc/net/{table}').read_text().splitlines()[1:]:
+      fields = line.split()
+      if fields[3] == '0A' and f'socket:[{fields[9]}]' in sockets:
+        addresses.add(fields[1].partition(':')[0])
+  return addresses
+
+
+def equal(table: pd.DataFrame, expected: pd.DataFrame) -> bool:
+  pd.testing.assert_frame_equal(table, expected, rtol=1e-5, atol=1e-5)
+  return True
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_table_although_a_worker_is_killed(
+  ray, expected, tmp_path, monkeypatch
+):
+  killed, addresses = [], set()
+
+  def report(self, worker, *state):
+    ours = descendants()
+    addresses.update(listening(ours))
+    runners = [pid for pid, command in ours.items() if command.startswith('ray::_Runner')]
+    if runners and not killed:
+      killed.append(runners[0])
+      os.kill(runners[0], signal.SIGKILL)
+
+  monkeypatch.setattr(sweep.SweepProgress, 'reports', report)
+  before = set(descendants())
+  result = sweep.run(
+    GRID, folder=tmp_path / 'sweep', workers=2, cluster='local', show_progress=False
+  )
+  assert killed and equal(result.table, expected)
+  assert addresses <= {'0100007F', '00000000000000000000000001000000',
+                       '0000000000000000FFFF00000100007F'}  # fmt: skip
+  assert addresses, 'nothing was seen to listen'
+  until = time.monotonic() + 20
+  while set(descendants()) - before and time.monotonic() < until:
+    time.sleep(0.2)
+  left = {pid: words for pid, words in descendants().items() if pid not in before}
+  assert not any('ray' in words for words in left.values()), left
+
+
+@pytest.mark.slow
+def test_a_stopped_sweep_on_somebodys_cluster_continues(ray, expected, tmp_path, monkeypatch):
+  server = subprocess.Popen(
+    [sys.executable, '-c', SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    stderr=subprocess.DEVNULL,
+    env={**os.environ, 'RAY_USAGE_STATS_ENABLED': '0', 'PYTHONPATH': sweep_workers.python_path()},
+  )  # fmt: skip
+  try:
+    assert server.stdout is not None and server.stdin is not None
+    address = server.stdout.readline().strip()
+    assert address.startswith('ray://127.0.0.1:')
+
+    def stop(self, worker, rounds_done, rounds, runs):
+      if rounds_done < rounds:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+      patch.setattr(sweep.SweepProgress, 'reports', stop)
+      with pytest.raises(interruption.Interrupted, match='--resume'):
+        sweep.run(GRID, folder=tmp_path / 'sweep', cluster=address, show_progress=False)
+    assert list((tmp_path / 'sweep' / 'checkpoints').rglob('*.npz'))
+    with pytest.raises(ValueError, match='--workers=3: the cluster has 2 CPUs'):
+      grid = Grid.parse(SMALL, ['batch_size=8,16,32'], ['0'])
+      sweep.run(grid, folder=tmp_path / 'b', workers=3, cluster=address, show_progress=False)
+    again = sweep.run(
+      GRID, folder=tmp_path / 'sweep', resume=True, cluster=address, show_progress=False
+    )
+    assert equal(again.table, expected)
+    assert server.poll() is None  # it is not ours to end
+  finally:
+    server.communicate('', timeout=60)
+
+
+@pytest.mark.parametrize(
+  ('address', 'words'),
+  [
+    ('ray://127.0.0.1:9', 'nothing answers at 127.0.0.1:9'),
+    ('127.0.0.1:9', 'nothing answers at'),
+    ('here', 'must be local, ray://host:port or host:port'),
+  ],
+)
+def test_an_address_without_a_cluster_is_one_line(ray, tmp_path, address, words):
+  with pytest.raises(ValueError, match=f'--cluster={address}.* {words}') as caught:
+    sweep.run(GRID, folder=tmp_path / 'a', cluster=address, show_progress=False)
+  assert '\n' not in str(caught.value)
+
+
+def test_without_the_extra_it_is_named(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'ray', None)
+  with (
+    pytest.raises(ValueError, match=r'--cluster=local needs Ray.*--extra cluster'),
+    sweep_cluster.connected('local', 1, tmp_path),
+  ):
+    pass
