@@ -2,6 +2,7 @@
 
 import collections
 import re
+import resource
 
 import numpy as np
 import pytest
@@ -216,6 +217,42 @@ def test_no_gpu():
     pytest.skip('there is a GPU')
   with pytest.raises(ValueError, match='TensorFlow sees 0 GPU'):
     runtime.create(devices='gpu')
+
+
+WIDE, BYTES = 2000, 4 * 2000 * 2000
+
+
+@tff.tensorflow.computation(tff.TensorType(np.float32, (WIDE,)))
+def _through_a_large_matrix(x):
+  matrix = tf.matmul(x[:, tf.newaxis], x[tf.newaxis])
+  return tf.reduce_sum(tf.linalg.matvec(matrix, x))
+
+
+@tff.federated_computation(tff.FederatedType(tff.TensorType(np.float32, (WIDE,)), tff.CLIENTS))
+def sum_through_large_matrices(vectors):
+  return tff.federated_sum(tff.federated_map(_through_a_large_matrix, vectors))
+
+
+@tff.federated_computation(tff.FederatedType(tff.TensorType(np.float32, (WIDE,)), tff.CLIENTS))
+def largest_through_large_matrices(vectors):
+  return tff.federated_max(tff.federated_map(_through_a_large_matrix, vectors))
+
+
+def test_a_block_beyond_the_free_memory_is_refused_with_the_size_that_fits(monkeypatch):
+  """A lane needs 16 MB here; XLA is really refused the memory, and says how much it was."""
+  vectors, free = [np.ones(WIDE, np.float32)] * 64, 2**29
+  monkeypatch.setattr('runtime.xla.devices.free_memory', lambda device: free)
+  refused = pytest.raises(MemoryError, match='64 clients in blocks of 64 do not fit')
+  with runtime.XlaContext(clients_per_block=64), refused as caught:
+    sum_through_large_matrices(vectors)
+  found = re.search(r'--clients_per_block=(\d+) would', str(caught.value))
+  assert found
+  fits = int(found.group(1))
+  assert 0.25 * free < fits * BYTES < 0.5 * free  # Half may be taken, with room for the rest.
+  with runtime.XlaContext(clients_per_block=fits):
+    assert sum_through_large_matrices(vectors) == 64.0 * WIDE**2
+    assert largest_through_large_matrices(vectors) == WIDE**2
+  assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
 
 
 @pytest.mark.parametrize(
