@@ -136,7 +136,9 @@ def _record_releases(monkeypatch, path: pathlib.Path) -> None:
     state = checkpoints.flatten(self.to_numpy(server))
     digest = hashlib.sha256(b''.join(leaf.tobytes() for leaf in state.values())).hexdigest()
     with open(path, 'a') as file:
-      file.write(f'{settings} {np.ravel(state["round"])[0]} {digest}\n')
+      # A sweep runs seeds whose data have other shapes one after the other.
+      seeds = ','.join(map(str, np.ravel(state['seed'])))
+      file.write(f'{seeds} {np.ravel(state["round"])[0]} {digest}\n')
     return server, metrics
 
   monkeypatch.setattr(xla_runtime.XlaRuntime, 'round', round_)
@@ -146,9 +148,9 @@ def _check_replays(path: pathlib.Path) -> int:
   """Rounds that were lost are replayed bit for bit; how many were."""
   digests, replays = collections.defaultdict(set), 0
   for line in path.read_text().splitlines():
-    settings, round_, digest = line.split()
-    replays += digest in digests[settings, round_]
-    digests[settings, round_].add(digest)
+    seeds, round_, digest = line.split()
+    replays += digest in digests[seeds, round_]
+    digests[seeds, round_].add(digest)
   assert all(len(values) == 1 for values in digests.values())
   return replays
 
