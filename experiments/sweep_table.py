@@ -99,7 +99,7 @@ def build(runs: Sequence[Run], *, after: int | None = None) -> pd.DataFrame:
   for run in runs:
     if run.summary is None:
       continue
-    facts = {name: _cell(getattr(run.config, name)) for name in shown}
+    facts = {name: cell(getattr(run.config, name)) for name in shown}
     privacy = run.summary['privacy']
     by_group = run.summary['metrics_by_group'] if after is None else _metrics_after(run, after)
     for group, metrics in by_group.items():
@@ -220,5 +220,6 @@ def _present(values: dict[str, Any]) -> dict[str, Any]:
   }
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
+  """A setting's value as it stands in the table: repeated flags are joined by spaces."""
   return ' '.join(value) if isinstance(value, tuple) else value

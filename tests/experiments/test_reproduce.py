@@ -67,7 +67,7 @@ def test_every_number_can_be_found(recipe):
     settings = set()
     for config in runs[selector.part].values():
       where = {n: float(v) if v == 'inf' else v for n, v in selector.where.items()}
-      if all(getattr(config, n) == v for n, v in where.items()):
+      if all(sweep_table.cell(getattr(config, n)) == v for n, v in where.items()):
         identity = {n: v for n, v in config.identity.items() if n != 'seed'}
         settings.add(json.dumps(identity, sort_keys=True))
     assert settings, selector

@@ -84,6 +84,7 @@ def test_excess_risk_is_evaluated_beside_the_test_set():
     'test_last_iterate_excess_risk': 1.5,
     'test_last_iterate_excess_risk_mean': 1.5,
     'test_last_iterate_excess_risk_std': 0.5,
+    'test_last_iterate_excess_risk_variance': 0.25,
   }
 
 
