@@ -223,7 +223,6 @@ def check_delta(delta):
 # ---------------------------------------------------------------- mechanisms
 
 
-@functools.lru_cache(maxsize=4096)
 def check_rounds(rounds: int) -> int:
   """Returns a number of rounds, or raises a `ValueError`."""
   if rounds != int(rounds) or rounds < 0:
@@ -243,6 +242,7 @@ def check_clipping_norm(value: float):
     raise ValueError(f'clipping norm must be positive, got {value}.')
 
 
+@functools.lru_cache(maxsize=4096)
 def _gaussian(noise_multiplier: float) -> np.ndarray:
   if noise_multiplier == 0:
     return _frozen(np.full_like(_ORDERS, np.inf))
