@@ -220,9 +220,6 @@ def check_delta(delta):
     raise ValueError(f'delta must be inside (0, 1), got {delta}.')
 
 
-# ---------------------------------------------------------------- mechanisms
-
-
 def check_rounds(rounds: int) -> int:
   """Returns a number of rounds, or raises a `ValueError`."""
   if rounds != int(rounds) or rounds < 0:
@@ -240,6 +237,9 @@ def check_clipping_norm(value: float):
   """Raises a `ValueError` unless the clipping norm is positive (it may be infinite)."""
   if not value > 0:
     raise ValueError(f'clipping norm must be positive, got {value}.')
+
+
+# ---------------------------------------------------------------- mechanisms
 
 
 @functools.lru_cache(maxsize=4096)
