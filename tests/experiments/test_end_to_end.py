@@ -15,6 +15,7 @@ import pytest
 from absl.testing import flagsaver
 
 from experiments import cli
+from tests.experiments.timings import TIMINGS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ['--dataset=digits', '--dataset_option=num_clients=10', '--batch_size=16', '--rounds=6']
@@ -59,13 +60,7 @@ def spawn(*arguments):
 def load(folder):
   summary = json.loads((folder / 'summary.json').read_text())
   privacy = json.loads((folder / 'privacy.json').read_text())
-  for name in (
-    'seconds_per_round',
-    'compile_seconds',
-    'compilations',
-    'compiled_programs',
-    'peak_memory_bytes',
-  ):
+  for name in TIMINGS:
     assert summary.pop(name) >= 0
   return pd.read_parquet(folder / 'metrics.parquet'), summary, privacy
 

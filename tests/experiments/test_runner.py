@@ -16,6 +16,7 @@ from experiments.config import ExperimentConfig
 from experiments.metrics import MetricTable
 from privacy import accounting
 from tests.experiments import fakes
+from tests.experiments.timings import TIMINGS
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +53,7 @@ def run(folder, dataset=None, **values):
 def read(folder):
   """What must be the same however often a run was interrupted."""
   summary = json.loads((folder / 'summary.json').read_text())
-  for name in (
-    'seconds_per_round',
-    'compile_seconds',
-    'compilations',
-    'compiled_programs',
-    'peak_memory_bytes',
-  ):
+  for name in TIMINGS:
     summary.pop(name)
   table = pd.read_parquet(folder / 'metrics.parquet')
   return table, summary, json.loads((folder / 'privacy.json').read_text())

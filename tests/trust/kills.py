@@ -22,6 +22,7 @@ import pandas as pd
 
 from experiments import checkpoints, cli, sweep_program
 from runtime.xla import runtime as xla_runtime
+from tests.experiments.timings import TIMINGS
 
 _SMALL = (
   '--dataset=digits', '--dataset_option=num_clients=5', '--batch_size=16', '--device=cpu',
@@ -41,9 +42,6 @@ COMMANDS = {
     '--target_epsilon=8', '--workers=2',
   ),
 }  # fmt: skip
-_NOT_COMPARED = (
-  'seconds_per_round', 'compile_seconds', 'compilations', 'compiled_programs', 'peak_memory_bytes',
-)  # fmt: skip
 
 
 def _start(log: pathlib.Path, *arguments: str) -> int:
@@ -161,7 +159,7 @@ def _results(folder: pathlib.Path):
   for summary_file in sorted(folder.rglob('summary.json')):
     run = summary_file.parent
     summary = json.loads(summary_file.read_text())
-    summary = {name: value for name, value in summary.items() if name not in _NOT_COMPARED}
+    summary = {name: value for name, value in summary.items() if name not in TIMINGS}
     # How many runs shared a program depends on how many were left.
     summary.pop('runs_at_once', None)
     states = checkpoints.list_files(run / 'checkpoints')
