@@ -108,10 +108,18 @@ class RunFolder:
       facts: further things worth knowing, such as the runtime's description.
 
     Raises:
-      ValueError: the run was begun with other data.
+      ValueError: the run was begun with other data, or rounds of it may be lost which this
+        code cannot be trusted to replay.
     """
     record = self.read_json('config.json') or {}
     self._begun_by = {name: record[name] for name in _CODE if record.get(name)}
+    if record.get('running') and self._is_of_other_code() and self.config.privacy != 'none':
+      raise ValueError(
+        f'--output_dir={self.path} holds a private run that was killed under another version of '
+        'the code or its packages (see its config.json). Rounds after its last checkpoint have '
+        'spent privacy, and may not be replayed bit for bit by this version. Continue with that '
+        'version, or choose another folder.'
+      )
     earlier = record.get('data_checksums')
     if earlier is not None and earlier != dict(checksums):
       changed = sorted(
@@ -130,8 +138,18 @@ class RunFolder:
         **_code(),
         'platform': platform.platform(),
         **facts,
+        'running': True,
       },
     )
+
+  def rest(self) -> None:
+    """Records that every round that was run is in the last checkpoint or the results."""
+    record = self.read_json('config.json') or {}
+    files.write_json(self.path / 'config.json', {**record, 'running': False})
+
+  def _is_of_other_code(self) -> bool:
+    now = _code()
+    return any(now[name] != value for name, value in self._begun_by.items())
 
   def read_json(self, name: str) -> dict[str, Any] | None:
     """A JSON file of the folder, None if there is none.
@@ -167,12 +185,8 @@ class RunFolder:
     Args:
       warn: told about each checkpoint that cannot be used, and of a run by other code.
     """
-    now = _code()
-    if any(now[name] != value for name, value in self._begun_by.items()):
-      warn(
-        'this run was begun by another version of the code or its packages: if that drew other '
-        'random numbers, rounds which are run again count twice'
-      )
+    if self._is_of_other_code():
+      warn('this run was begun by another version of the code or its packages')
     for path in reversed(checkpoints.list_files(self.path / 'checkpoints')):
       try:
         checkpoint = checkpoints.load(path)

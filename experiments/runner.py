@@ -201,6 +201,7 @@ class _Loop:
       self._save()
       self._folder.write_json('privacy.json', privacy)
       self._folder.write_json('summary.json', summary)
+      self._folder.rest()
       figures.draw_run(
         self._table, self._folder.path / 'figures', title=experiment.title, metric=metric,
         delta=config.delta,
@@ -243,6 +244,7 @@ class _Loop:
     message = f'stopped after round {self._rounds_done} of {self._config.rounds}'
     if self._folder is not None:
       self._save()
+      self._folder.rest()
       message += f'; continue with --resume --output_dir={self._folder.path}'
     raise interruption.Interrupted(number, message)
 

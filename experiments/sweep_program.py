@@ -325,6 +325,8 @@ class _Batch:
     while self._rounds_done < rounds:
       if self._caught.signal_number is not None:
         self._save()
+        for folder in self._folders:
+          folder.rest()
         raise interruption.Interrupted(
           self._caught.signal_number, f'stopped after round {self._rounds_done} of {rounds}'
         )
@@ -403,6 +405,7 @@ class _Batch:
           'peak_memory_bytes': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         },
       )
+      folder.rest()
     shutil.rmtree(self._checkpoints, ignore_errors=True)
 
   def _save(self) -> None:

@@ -252,6 +252,30 @@ def test_a_run_of_other_code_is_said(tmp_path, monkeypatch, capsys):
   assert 'another version' not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('privacy', ['client', 'none'])
+def test_a_killed_run_is_not_continued_by_other_code(tmp_path, monkeypatch, fake_runtime, privacy):
+  """Its lost rounds have spent privacy, and other code may not replay them bit for bit."""
+  values = {} if privacy == 'client' else dict(privacy='none', noise_multiplier=None, delta=None)
+  fake_runtime.seconds_per_round = 0.02
+  pid = run_in_a_child(folder=tmp_path / 'run', **values)
+  while not list((tmp_path / 'run').rglob('*.npz')):
+    time.sleep(0.005)
+  os.kill(pid, signal.SIGKILL)
+  assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+  own = results._versions
+  monkeypatch.setattr(results, '_versions', lambda: {'tensorflow': '3.0'})
+  if privacy == 'none':
+    run(tmp_path / 'run', resume=True, **values)
+    return
+  for _ in range(2):  # not even when it is asked again
+    with pytest.raises(ValueError, match='killed under another version of the code'):
+      run(tmp_path / 'run', resume=True)
+  monkeypatch.setattr(results, '_versions', own)
+  run(tmp_path / 'run', resume=True)
+  run(tmp_path / 'reference')
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+
+
 def test_other_data_are_refused(tmp_path):
   import dataclasses
 

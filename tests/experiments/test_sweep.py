@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import files, sweep, sweep_grid, sweep_table, sweep_workers
+from experiments import files, results, sweep, sweep_grid, sweep_table, sweep_workers
 from experiments.config import ExperimentConfig
 from experiments.metrics import MetricTable
 from experiments.sweep_grid import Grid
@@ -322,6 +322,16 @@ def test_a_stopped_sweep_continues_to_the_same_numbers(tmp_path, monkeypatch):
     with pytest.raises(interruption.Interrupted, match='--resume'):
       sweep.run(small_grid(), folder=tmp_path / 'cut', show_progress=False)
   assert list((tmp_path / 'cut' / 'checkpoints').rglob('*.npz'))
+  records = sorted((tmp_path / 'cut' / 'runs').rglob('config.json'))
+  before = [path.read_text() for path in records]
+  assert not any(json.loads(text)['running'] for text in before)
+  records[0].write_text(before[0].replace('"running": false', '"running": true'))  # was killed
+  with monkeypatch.context() as patch:
+    patch.setattr(results, '_versions', lambda: {'tensorflow': '3.0'})
+    with pytest.raises(ValueError, match='killed under another version of the code'):
+      sweep.run(small_grid(), folder=tmp_path / 'cut', resume=True, show_progress=False)
+  for path, text in zip(records, before, strict=True):
+    path.write_text(text)
   rounds = []
   original = sweep_program._Batch._collect
   monkeypatch.setattr(
