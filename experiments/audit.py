@@ -589,6 +589,10 @@ def main(argv: list[str]) -> int:
     config = ExperimentConfig.from_flags(values)
     if config.privacy == 'none':
       raise ValueError('--privacy=none claims nothing: there is nothing to audit.')
+    if values.audit_choice and values.audit_canaries:
+      raise ValueError(
+        f'--audit_choice and --audit_canaries={values.audit_canaries} exclude each other; give one.'
+      )
     report = _audit_configuration(config, values)
   except (flags.Error, ValueError, OSError, MemoryError) as error:
     print('error: ' + ' '.join(str(error).split()), file=sys.stderr)

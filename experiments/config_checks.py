@@ -32,6 +32,11 @@ def _check_method(config: 'ExperimentConfig') -> None:
       f'--privacy={config.privacy} is not offered by --method={config.method}; '
       f'use one of {", ".join(units)}.'
     )
+  if config.silo_lambdas is not None and config.after_clustering not in (None, 'mr_mtl'):
+    raise ValueError(
+      f'--silo_lambdas={config.silo_lambdas} needs --after_clustering=mr_mtl; '
+      f'{config.after_clustering} has no lambda.'
+    )
   if config.mean_minibatch_size is not None and config.minibatch_weighting != 'sum':
     raise ValueError(
       f'--mean_minibatch_size={config.mean_minibatch_size} needs --minibatch_weighting=sum; the '

@@ -59,6 +59,10 @@ REFUSED = [
   ({'mtl_lambda': 1.0}, '--mtl_lambda=1.0 belongs to --method=mr_mtl or tuned_mr_mtl or mocha'),
   ({'method': 'local', 'server_learning_rate': 1.0}, '--server_learning_rate=1.0 belongs to'),
   ({'method': 'mr_mtl', 'mtl_lambda': -1.0}, '--mtl_lambda=-1.0 must be at least 0'),
+  (
+    {'method': 'ifca_mr_mtl', 'after_clustering': 'local', 'silo_lambdas': 'own.csv'},
+    '--silo_lambdas=own.csv needs --after_clustering=mr_mtl',
+  ),
   ({'method': 'mr_mtl', 'regularizer_inside_clip': True}, 'belongs to --privacy=example'),
   ({'method': 'mr_mtl', **CLIENT}, '--privacy=client is not offered by --method=mr_mtl'),
   ({'weighting': 'size'}, '--weighting=size must be one of uniform, examples'),

@@ -205,6 +205,15 @@ def test_other_tools(module, arguments, wrong_files, capsys):
   assert 'error: ' in said and 'Traceback' not in said
 
 
+def test_an_audit_attacks_one_thing(capsys):
+  audit = importlib.import_module('experiments.audit')
+  private = ['--privacy=client', '--noise_multiplier=1', '--delta=1e-3']
+  with flagsaver.flagsaver():
+    assert audit.main(['audit', *private, '--audit_choice', '--audit_canaries=9']) == 2
+  said = capsys.readouterr().err
+  assert '--audit_choice and --audit_canaries=9 exclude each other' in said
+
+
 # ------------------------------------------------------------ tables of the user
 
 
