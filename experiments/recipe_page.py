@@ -45,7 +45,8 @@ def write(
   """
   (folder / 'images').mkdir(parents=True, exist_ok=True)
   pictures = []
-  for name in _figures(recipe, drawings):
+  figures = _figures(recipe, drawings)
+  for name in figures:
     target = folder / 'images' / f'{recipe.name}_{name}.png'
     with files.writing_atomically(target) as temporary:
       shutil.copyfile(drawings / f'{name}.png', temporary)
@@ -55,6 +56,7 @@ def write(
     ('data', ', '.join(f'`{name}`' for name in recipe.dataset_files) or recipe.data_at_hand),
     ('command', f'`{command}`'),
     ('time', show_seconds(seconds) + _machine(runs)),
+    *(('privacy', guarantee) for guarantee in _guarantees(runs)),
   ]
   parts = [
     f'# {recipe.title}',
@@ -62,6 +64,7 @@ def write(
     '\n'.join(['| | |', '| --- | --- |', *(_row(fact) for fact in facts)]),
     *_tables(verdict),
     *pictures,
+    _curves(drawings / 'privacy_utility.csv') if 'privacy_utility' in figures else '',
     '\n'.join(f'- {note}' for note in recipe.all_notes),
   ]
   path = folder / f'{recipe.name}.md'
@@ -81,6 +84,34 @@ def _machine(runs: Sequence[pathlib.Path]) -> str:
   record = json.loads((runs[0] / 'config.json').read_text())
   what = f': {len(runs)} run{"s" if len(runs) > 1 else ""}'
   return f'{what}; {record["runtime"]}' if 'runtime' in record else what
+
+
+def _guarantees(runs: Sequence[pathlib.Path]) -> list[str]:
+  """The epsilons of the runs with their delta, unit and adjacency, a line for each kind."""
+  kinds: dict[tuple[str, float, str], set[float]] = {}
+  for run in runs:
+    record = json.loads((run / 'privacy.json').read_text())
+    if record['private']:
+      kind = (record['unit'], record['delta'], record['adjacency'])
+      kinds.setdefault(kind, set()).add(record['epsilon'])
+  return [
+    f'epsilon {", ".join(dict.fromkeys(map(show, sorted(epsilons))))} at delta {show(delta)}, '
+    f'protecting each {unit}; {adjacency}'
+    for (unit, delta, adjacency), epsilons in kinds.items()
+  ]
+
+
+def _curves(path: pathlib.Path) -> str:
+  """The points of a figure over epsilon as a table: a row for each budget."""
+  points = pd.read_csv(path)
+  table = points.pivot_table(index='budget', columns='method', values='mean', sort=False)
+  return _table(
+    ('epsilon', *table.columns),
+    (
+      (show(budget), *map(show, row))
+      for budget, row in zip(table.index, table.to_numpy(), strict=True)
+    ),
+  )
 
 
 def _tables(verdict: pd.DataFrame) -> list[str]:

@@ -168,6 +168,8 @@ def _check_owner(path: pathlib.Path, grid: Grid, resume: bool) -> None:
     _write_record(path, grid, [])
     return
   earlier, now = read_grid(path).to_json(), grid.to_json()
+  for record in (earlier, now):  # The same data may have been moved, as those of a run may.
+    record['base'] = {n: v for n, v in record['base'].items() if settings()[n].identity}
   for part in ('base', 'axes', 'seeds'):
     if earlier[part] != now[part]:
       raise ValueError(

@@ -178,13 +178,17 @@ def test_an_unknown_recipe_is_refused_with_the_known_ones(capsys):
 @pytest.mark.slow
 def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(recipes, 'FOLDER', tmp_path)
-  (tmp_path / 'tiny.flags').write_text('--method=mr_mtl\n--dataset=exam\n--rounds=2\n')
-  number = {'part': 'p', 'metric': 'test_mse', 'where': {'mtl_lambda': 1.0}}
+  (tmp_path / 'tiny.flags').write_text(
+    '--method=mr_mtl\n--dataset=exam\n--privacy=example\n--delta=1e-3\n--rounds=2\n'
+  )
+  where = {'mtl_lambda': 1.0, 'target_epsilon': 4.0}
+  number = {'part': 'p', 'metric': 'test_mse', 'where': where}
   (tmp_path / 'tiny.expected.json').write_text(
     json.dumps(
       {
         'title': 'Tiny', 'paper': 'none', 'source': 'Table 0', 'minutes': 1,
-        'parts': {'p': '--sweep=mtl_lambda=1,2'},
+        'parts': {'p': '--sweep=mtl_lambda=1,2 --sweep=target_epsilon=4,8'},
+        'figures': ['lambda', 'privacy_utility'],
         'values': [{'what': 'impossible', 'find': number, 'expected': -1.0, 'tolerance': 0.1}],
       }
     )
@@ -198,7 +202,9 @@ def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   page = (output / 'tiny.md').read_text()
   assert page == (tmp_path / 'pages' / 'tiny.md').read_text()
   assert '| impossible | -1 |' in page and '**off**' in page and '0 of 1 met' in page
-  assert 'none, Table 0' in page and 'make reproduce RECIPE=tiny' in page and '2 runs' in page
+  assert 'none, Table 0' in page and 'make reproduce RECIPE=tiny' in page and '4 runs' in page
+  assert '| privacy | epsilon 4, 8 at delta ' in page and 'protecting each example' in page
+  assert '| epsilon | mr_mtl |' in page and '\n| 8 | ' in page
   assert (tmp_path / 'pages' / 'images' / 'tiny_lambda.png').exists()
   before = json.loads((output / 'time.json').read_text())['seconds']
   assert reproduce.main(command) == reproduce.EXIT_OFF  # nothing is left to run
