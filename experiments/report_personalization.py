@@ -15,7 +15,7 @@ from experiments.metrics import EVERYONE
 from experiments.report_data import ReportData
 from experiments.report_figures import WORDS, Drawing, styles
 
-_MOST_PANELS = 4
+_MOST_PANELS = 6
 _WORDS = {**WORDS, 'excess_risk': 'excess risk'}
 _LOCAL, _GLOBAL, _BEST, _BETWEEN = '#D55E00', '#0072B2', '#000000', '#009E73'
 _CHOSEN = (
@@ -34,12 +34,14 @@ def curves(data: ReportData) -> Drawing | None:
   if len(noises) > _MOST_PANELS:
     places = np.linspace(0, len(noises) - 1, _MOST_PANELS).round().astype(int)
     noises = [noises[place] for place in places]
-  columns = 2 if len(noises) == _MOST_PANELS else len(noises)
-  rows = len(noises) // columns
+  columns = 2 if len(noises) == 4 else min(len(noises), 3)
+  rows = math.ceil(len(noises) / columns)
   drawing = figure.Figure(figsize=(2.8 * columns + 1.6, 3.0 * rows), layout='constrained')
   panels = drawing.subplots(rows, columns, squeeze=False, sharey=True)
   handles = {}
-  for axes, noise in zip(panels.ravel(), noises, strict=True):
+  for axes in panels.ravel()[len(noises) :]:
+    axes.remove()
+  for axes, noise in zip(panels.ravel(), noises, strict=False):
     # Local learning is the same under any noise.
     here = frame[(frame['noise'] == noise) | (frame['alpha'] == 0)]
     for (colour, marker, dash), (alpha, own) in zip(
