@@ -112,7 +112,7 @@ def privacy_utility(data: ReportData) -> Drawing | None:
   """The metric against epsilon, a line for each method, its best setting at each point."""
   last = _pooled(data)
   last = last[last['epsilon'].notna()]
-  private = last[last['epsilon'].map(math.isfinite)]
+  private = last[last['epsilon'] < math.inf]
   # Budgets that were asked for are equal; what was spent differs in the last digits.
   asked = private.get('target_epsilon', private['epsilon']).fillna(private['epsilon'])
   private = private.assign(budget=asked.round(4))

@@ -74,7 +74,7 @@ def front(data: ReportData) -> Drawing | None:
   if frame is None:
     return None
   last = frame[frame['round'] == frame['round'].max()].sort_values('epsilon', kind='stable')
-  private = last[(last['alpha'] > 0) & last['epsilon'].map(math.isfinite)]
+  private = last[(last['alpha'] > 0) & (last['epsilon'] < math.inf)]
   local = last.loc[last['alpha'] == 0, 'value'].head(1)
   if private['epsilon'].nunique() < 2:
     return None

@@ -21,8 +21,9 @@ def make_run(folder, *, alpha, noise, rate, curve, metric='excess_risk'):
   (folder / 'config.json').write_text(json.dumps({'config': config.to_json()}))
   table = MetricTable()
   for round_, value in zip((0, 10, 20), curve, strict=True):
-    epsilon = 0.0 if alpha == 0 else (round_ / noise if noise else math.inf)
-    table.add(round_, ROUND, 'epsilon', epsilon)
+    epsilon = 0.0 if alpha == 0 else (round_ / noise if noise else None)
+    if epsilon is not None:
+      table.add(round_, ROUND, 'epsilon', epsilon)
     table.add(round_, 'test', 'mse', 1.0)
     table.add(round_, 'test', metric, value)
   table.write(folder / 'metrics.parquet')
@@ -95,3 +96,11 @@ def test_high_accuracy_is_best(tmp_path):
   data.__dict__['curves'] = data.curves.replace('test_last_iterate_excess_risk', 'test_accuracy')
   assert report_personalization._metric(data) == 'test_accuracy'
   assert set(report_personalization.curves(data).data.query('round == 20')['value']) == {0.7}
+
+
+def test_runs_without_noise_have_curves_and_no_front(tmp_path):
+  for i, alpha in enumerate((0.3, math.inf)):
+    make_run(tmp_path / str(i), alpha=alpha, noise=0.0, rate=0.1, curve=(9, 5, 3.0))
+  report.write([tmp_path])
+  assert (tmp_path / 'report' / 'personalization.png').exists()
+  assert not (tmp_path / 'report' / 'personalization_front.png').exists()
