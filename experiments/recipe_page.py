@@ -103,8 +103,11 @@ def _guarantees(runs: Sequence[pathlib.Path]) -> list[str]:
 
 def _curves(path: pathlib.Path) -> str:
   """The points of a figure over epsilon as a table: a row for each budget."""
-  points = pd.read_csv(path)
-  table = points.pivot_table(index='budget', columns='method', values='mean', sort=False)
+  points = pd.read_csv(path).fillna({'problem': ''})
+  several = points['problem'].nunique() > 1
+  line = points['problem'] + ': ' + points['method'] if several else points['method']
+  table = points.assign(line=line).pivot(index='budget', columns='line', values='mean')
+  table = table[line.unique()]
   return _table(
     ('epsilon', *table.columns),
     (

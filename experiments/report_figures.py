@@ -26,6 +26,8 @@ _MOST_BOXES = 12
 _MOST_GAINS = 6
 _MOST_GROUPS = 36
 _LABEL_WIDTH = 38
+# Settings that say what is to be learnt from, and not how.
+_PROBLEM = ('dataset', 'dataset_option', 'test_fraction')
 WORDS = {'accuracy': 'test accuracy', 'mse': 'test mean squared error'}
 _END_LINES = {'local': ('#555555', '--'), 'fedavg': ('#000000', ':')}
 
@@ -118,32 +120,28 @@ def privacy_utility(data: ReportData) -> Drawing | None:
   private = private.assign(budget=asked.round(4))
   if private['budget'].nunique() < 2:
     return None
-  chosen, caption = _best_settings(data, private, ['method', 'budget'])
-  drawing, axes = _axes()
-  for (colour, marker, dash), (method, own) in zip(
-    styles(), chosen.groupby('method', sort=False), strict=False
-  ):
-    own = own.sort_values('budget')
-    axes.errorbar(
-      own['budget'], own['mean'], yerr=own['std'], color=colour, marker=marker, linestyle=dash,
-      linewidth=1.6, markersize=5, capsize=2, elinewidth=0.9, label=method,
-    )  # fmt: skip
+  chosen, caption = _best_settings(data, private, ['problem', 'method', 'budget'])
   public = last[last['epsilon'] == math.inf]
-  if len(public):
-    free, _ = _best_settings(data, public, ['method'])
-    for row in sweep_table.records(free):
+  free = _best_settings(data, public, ['problem', 'method'])[0] if len(public) else public
+  problems = list(dict.fromkeys(chosen['problem']))
+  drawing, panels = _panels(len(problems))
+  budgets = sorted(private['budget'].unique())
+  for axes, problem in zip(panels, problems, strict=True):
+    _lines_of_methods(axes, chosen[chosen['problem'] == problem], 'budget')
+    for row in sweep_table.records(free[free['problem'] == problem]):
       axes.axhline(row['mean'], color='#777777', linewidth=1, linestyle=':')
       axes.annotate(
         f'{row["method"]} without privacy', (1, row['mean']), xycoords=('axes fraction', 'data'),
         ha='right', va='bottom', fontsize=8, color='#444444',
       )  # fmt: skip
-  axes.set_xscale('log')
-  budgets = sorted(private['budget'].unique())
-  axes.set_xticks(budgets, [f'{b:g}' for b in budgets])
-  axes.xaxis.set_minor_locator(ticker.NullLocator())
-  axes.set_xlabel('epsilon (log scale; less is more private)')
-  axes.set_ylabel(WORDS[data.metric])
-  axes.legend()
+    axes.set_title(problem, fontsize=10, loc='left')
+    axes.set_xscale('log')
+    axes.set_xticks(budgets, [f'{b:g}' for b in budgets])
+    axes.xaxis.set_minor_locator(ticker.NullLocator())
+    axes.set_xlabel('epsilon (log scale; less is more private)')
+    if axes.get_subplotspec().is_first_col():
+      axes.set_ylabel(WORDS[data.metric])
+  panels[0].legend()
   return Drawing(
     name='privacy_utility',
     title='Privacy and utility',
@@ -161,44 +159,27 @@ def against_lambda(data: ReportData) -> Drawing | None:
     return None
   name = strengths[0]
   budget = 'target_epsilon' if 'target_epsilon' in last else 'privacy'
-  swept = last[last[name].notna()]
-  chosen, caption = _best_settings(data, swept, ['method', budget, name])
+  asked = map(_words_of_task, last['problem'], last[budget])
+  last = last.assign(asked=list(asked))
+  chosen, caption = _best_settings(data, last[last[name].notna()], ['method', 'asked', name])
   ends = last[last['method'].isin(_END_LINES)]
-  end_values, _ = (
-    _best_settings(data, ends, ['method', budget]) if len(ends) else (pd.DataFrame(), '')
-  )
-  budgets = list(dict.fromkeys(chosen[budget]))
-  columns = min(3, len(budgets))
-  rows = -(-len(budgets) // columns)
-  drawing = figure.Figure(figsize=(max(6.4, 3.3 * columns), 3.4 * rows), layout='constrained')
-  panels = drawing.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
-  for axes, value in zip(panels, budgets, strict=False):
-    here = chosen[_equals(chosen[budget], value)]
-    for (colour, marker, dash), (method, own) in zip(
-      styles(), here.groupby('method', sort=False), strict=False
-    ):
-      own = own.sort_values(name)
-      axes.errorbar(
-        own[name], own['mean'], yerr=own['std'], color=colour, marker=marker, linestyle=dash,
-        linewidth=1.6, markersize=4, capsize=2, elinewidth=0.9, label=method,
-      )  # fmt: skip
-    if len(end_values):
-      for row in sweep_table.records(end_values[_equals(end_values[budget], value)]):
-        colour, dash = _END_LINES[row['method']]
-        axes.axhline(row['mean'], color=colour, linestyle=dash, linewidth=1.3, label=row['method'])
+  end_values = _best_settings(data, ends, ['method', 'asked'])[0] if len(ends) else ends
+  tasks = list(dict.fromkeys(chosen['asked']))
+  drawing, panels = _panels(len(tasks))
+  strengths = sorted(chosen[name].unique())
+  for axes, task in zip(panels, tasks, strict=True):
+    _lines_of_methods(axes, chosen[chosen['asked'] == task], name)
+    for row in sweep_table.records(end_values[end_values['asked'] == task]):
+      colour, dash = _END_LINES[row['method']]
+      axes.axhline(row['mean'], color=colour, linestyle=dash, linewidth=1.3, label=row['method'])
     positive = chosen.loc[chosen[name] > 0, name]
     axes.set_xscale('symlog', linthresh=float(positive.min()) if len(positive) else 1.0)
-    axes.set_xticks(sorted(chosen[name].unique()), [text(v) for v in sorted(chosen[name].unique())])
-    words = f'epsilon {text(value)}' if budget == 'target_epsilon' else f'privacy: {value}'
-    axes.set_title(words if value == value else 'no target epsilon', fontsize=10, loc='left')
-  for axes in panels[len(budgets) :]:
-    axes.set_visible(False)
-  for axes in panels[:: columns or 1]:
-    axes.set_ylabel(WORDS[data.metric])
-  for axes in panels[max(0, len(budgets) - columns) : len(budgets)]:
-    axes.set_xlabel(symbol(name))
-    axes.tick_params(labelbottom=True)
+    axes.set_xticks(strengths, [text(strength) for strength in strengths])
     axes.xaxis.set_minor_locator(ticker.NullLocator())
+    axes.set_title(task, fontsize=10, loc='left')
+    axes.set_xlabel(symbol(name))
+    if axes.get_subplotspec().is_first_col():
+      axes.set_ylabel(WORDS[data.metric])
   panels[0].legend(fontsize=8)
   return Drawing(
     name='lambda',
@@ -353,11 +334,6 @@ _FIGURES: tuple[Draw, ...] = (
 )  # fmt: skip
 
 
-def _axes():
-  drawing = figure.Figure(figsize=(6.4, 4.0), layout='constrained')
-  return drawing, drawing.subplots()
-
-
 def styles() -> Iterator[tuple]:
   return zip(itertools.cycle(figures.COLOURS), itertools.cycle(figures.MARKERS),
              itertools.cycle(DASHES))  # fmt: skip
@@ -391,7 +367,7 @@ def _height(names: Sequence[str]) -> float:
 
 def _asked(config) -> tuple:
   """What runs must have in common to be compared client by client."""
-  names = ('dataset', 'dataset_option', 'test_fraction', 'privacy', *sweep_grid.BUDGETS)
+  names = (*_PROBLEM, 'privacy', *sweep_grid.BUDGETS)
   return tuple(getattr(config, name) for name in names)
 
 
@@ -404,7 +380,8 @@ def _shown(
   if len(names) <= most:
     return names, ''
   last = _pooled(data)
-  keys = [n for n in ('method', 'privacy', 'target_epsilon', 'noise_multiplier') if n in last]
+  asked = ('problem', 'method', 'privacy', 'target_epsilon', 'noise_multiplier')
+  keys = [name for name in asked if name in last]
   best, words = _best_settings(data, last[last['setting'].isin(present)], keys)
   chosen = [name for name in names if name in set(best['setting'])]
   words = words.replace('At each point', 'Of each method and budget')
@@ -419,14 +396,55 @@ def _fit(axes, curves: pd.DataFrame) -> None:
     axes.set_ylim(top=top + 0.2 * (top - low))
 
 
+def _panels(count: int) -> tuple[figure.Figure, list]:
+  """A figure with panels that share their axes, three in a row."""
+  columns = min(3, count)
+  rows = -(-count // columns)
+  size = (max(6.4, 3.3 * columns), 4.0 if count == 1 else 3.4 * rows)
+  drawing = figure.Figure(figsize=size, layout='constrained')
+  panels = drawing.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
+  for axes in panels[count:]:
+    axes.remove()
+  for axes in panels[:count]:
+    axes.tick_params(labelbottom=True)
+  return drawing, list(panels[:count])
+
+
+def _lines_of_methods(axes, points: pd.DataFrame, x: str) -> None:
+  """A line for each method, with bars of one standard deviation."""
+  for (colour, marker, dash), (method, own) in zip(
+    styles(), points.groupby('method', sort=False), strict=False
+  ):
+    own = own.sort_values(x)
+    axes.errorbar(
+      own[x], own['mean'], yerr=own['std'], color=colour, marker=marker, linestyle=dash,
+      linewidth=1.6, markersize=4, capsize=2, elinewidth=0.9, label=method,
+    )  # fmt: skip
+
+
+def _words_of_task(problem: str, budget) -> str:
+  """A panel's title: which problem, and how much privacy."""
+  if isinstance(budget, str):
+    words = f'privacy: {budget}'
+  else:
+    words = f'epsilon {text(budget)}' if budget == budget else 'no target epsilon'
+  return f'{problem}, {words}' if problem else words
+
+
 def _pooled(data: ReportData) -> pd.DataFrame:
-  """The last value of the main metric of all runs, over all clients."""
+  """The last value of the main metric of all runs, over all clients.
+
+  Runs of different `problem`s, a column in words, differ in their data: no figure chooses the
+  better one of those.
+  """
   last = data.last
-  return last[(last['metric'] == data.main_metric) & (last['group'] == EVERYONE)]
-
-
-def _equals(column: pd.Series, value) -> pd.Series:
-  return column.isna() if value != value or value is None else column == value
+  last = last[(last['metric'] == data.main_metric) & (last['group'] == EVERYONE)]
+  names = [name for name in _PROBLEM if name in data.setting_names]
+  words = [
+    ', '.join(f'{symbol(name)} {text(value)}' for name, value in zip(names, row, strict=True))
+    for row in last[names].to_numpy()
+  ]
+  return last.assign(problem=words)
 
 
 def _best_settings(

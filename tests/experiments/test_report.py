@@ -89,6 +89,21 @@ def test_a_front_whose_points_were_chosen_on_test_data_says_so(sweep_folder):
   assert len(own) == 2 and list(own['budget']) == [2.0, 4.0]
 
 
+def test_no_figure_chooses_the_easier_data(tmp_path):
+  for fraction, base in ((0.5, 0.4), (0.8, 0.9)):
+    for epsilon in (2.0, 4.0):
+      for strength in (0.1, 1.0):
+        make_run(tmp_path / f'{fraction}-{epsilon}-{strength}', method='mr_mtl', base=base,
+                 mtl_lambda=strength, target_epsilon=epsilon, test_fraction=fraction,
+                 **PRIVATE)  # fmt: skip
+  data = report_data.read([tmp_path])
+  curves = report_figures.privacy_utility(data)
+  titles = [axes.get_title(loc='left') for axes in curves.drawing.axes]
+  assert titles == ['test fraction 0.5', 'test fraction 0.8']
+  assert (curves.data.groupby('problem')['mean'].min() > [0.4, 0.9]).all()
+  assert len(report_figures.against_lambda(data).drawing.axes) == 4
+
+
 def test_gains_are_against_local_training(sweep_folder):
   drawing = report_figures.gains(report_data.read([sweep_folder]))
   assert drawing.data['comparison'].str.contains('against local').all()
