@@ -8,21 +8,23 @@ short or altered is found before anything of it is used. The last two are kept.
 import collections
 import dataclasses
 import hashlib
-import io
 import json
+import os
 import pathlib
 import re
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from experiments import files
 
 KEPT = 2
-_COMMENT_LENGTH = struct.pack('<H', 64)
+_DIGEST_LENGTH = 64
+_COMMENT_LENGTH = struct.pack('<H', _DIGEST_LENGTH)
+_BYTES_AT_ONCE = 2**20
 _NAME = re.compile(r'round_(\d{8})\.npz')
 
 
@@ -83,14 +85,16 @@ def restore(template: Any, arrays: Mapping[str, np.ndarray], prefix: str = '') -
 
 def save(folder: pathlib.Path, checkpoint: Checkpoint) -> pathlib.Path:
   """Writes `round_NNNNNNNN.npz` and removes all but the last two."""
-  buffer = io.BytesIO()
   facts = json.dumps({'rounds': checkpoint.rounds, **checkpoint.facts}).encode()
-  np.savez(buffer, facts=np.frombuffer(facts, np.uint8), **dict(checkpoint.arrays))
-  content = buffer.getvalue()[: -len(_COMMENT_LENGTH)]  # without the empty comment's length
-  digest = hashlib.sha256(content).hexdigest().encode()
   folder.mkdir(exist_ok=True)
   path = folder / f'round_{checkpoint.rounds:08d}.npz'
-  files.write_atomically(path, content + _COMMENT_LENGTH + digest)
+  # Straight to the file: personal models of many clients would not fit into memory again.
+  with files.writing_atomically(path) as temporary, open(temporary, 'w+b') as file:
+    np.savez(file, facts=np.frombuffer(facts, np.uint8), **dict(checkpoint.arrays))
+    size = file.seek(0, os.SEEK_END) - len(_COMMENT_LENGTH)  # of the comment, empty so far
+    digest = _digest(file, size)
+    file.seek(size)
+    file.write(_COMMENT_LENGTH + digest)
   for old in list_files(folder)[:-KEPT]:
     old.unlink()
   return path
@@ -102,18 +106,30 @@ def load(path: pathlib.Path) -> Checkpoint:
   Raises:
     CheckpointError: the file is damaged.
   """
-  raw = path.read_bytes()
-  content, digest = raw[:-66], raw[-64:]
-  intact = raw[-66:-64] == _COMMENT_LENGTH
-  if not intact or hashlib.sha256(content).hexdigest().encode() != digest:
-    raise CheckpointError('it is damaged (its SHA-256 does not match)')
-  try:
-    with np.load(io.BytesIO(raw), allow_pickle=False) as archive:
-      arrays = {name: archive[name] for name in archive.files}
-    facts = json.loads(arrays.pop('facts').tobytes())
-    return Checkpoint(rounds=facts.pop('rounds'), arrays=arrays, facts=facts)
-  except (ValueError, KeyError, zipfile.BadZipFile) as error:
-    raise CheckpointError(f'it is no checkpoint ({error})') from error
+  with open(path, 'rb') as file:
+    size = file.seek(0, os.SEEK_END) - len(_COMMENT_LENGTH) - _DIGEST_LENGTH
+    digest = _digest(file, size)
+    file.seek(max(0, size))
+    if file.read() != _COMMENT_LENGTH + digest:
+      raise CheckpointError('it is damaged (its SHA-256 does not match)')
+    try:
+      file.seek(0)
+      with np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+      facts = json.loads(arrays.pop('facts').tobytes())
+      return Checkpoint(rounds=facts.pop('rounds'), arrays=arrays, facts=facts)
+    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+      raise CheckpointError(f'it is no checkpoint ({error})') from error
+
+
+def _digest(file: BinaryIO, size: int) -> bytes:
+  """SHA-256, in hexadecimal, of the first `size` bytes."""
+  file.seek(0)
+  digest = hashlib.sha256()
+  while size > 0 and (part := file.read(min(size, _BYTES_AT_ONCE))):
+    digest.update(part)
+    size -= len(part)
+  return digest.hexdigest().encode()
 
 
 def list_files(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -7,6 +7,7 @@ it is run alone.
 
 import collections
 import dataclasses
+import gc
 import hashlib
 import itertools
 import json
@@ -69,6 +70,8 @@ def run_all(
         machine, {n: experiments[n] for n in names}, num_settings, checkpoint_folder, caught, report
       )
       batch.run()
+      del batch
+      gc.collect()  # The next one's states need the room of this one's.
 
 
 def is_finished(folder: pathlib.Path) -> bool:

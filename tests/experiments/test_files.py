@@ -4,6 +4,7 @@ import collections
 import io
 import os
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -208,3 +209,18 @@ def test_a_file_gets_log_lines(caplog):
 )
 def test_durations_are_readable(seconds, words):
   assert progress.show_seconds(seconds) == words
+
+
+def test_a_checkpoint_needs_no_second_copy_in_memory(tmp_path):
+  arrays = {'clients': np.ones([2**22], np.float32)}
+  checkpoint = checkpoints.Checkpoint(rounds=1, arrays=arrays, facts={})
+  tracemalloc.start()
+  try:
+    path = checkpoints.save(tmp_path, checkpoint)
+    assert tracemalloc.get_traced_memory()[1] < 1.1 * arrays['clients'].nbytes
+    tracemalloc.reset_peak()
+    loaded = checkpoints.load(path)
+    assert tracemalloc.get_traced_memory()[1] < 1.1 * arrays['clients'].nbytes
+  finally:
+    tracemalloc.stop()
+  np.testing.assert_array_equal(loaded.arrays['clients'], arrays['clients'])
