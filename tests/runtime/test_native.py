@@ -16,9 +16,13 @@ import runtime
 from runtime import native_worker
 
 PROGRAM = """
+import signal
 import sys
 import tensorflow_federated as tff
 import runtime
+
+# What a shell runs in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @tff.tensorflow.computation
 def seven():
@@ -83,13 +87,16 @@ def test_worker_ends_with_the_program_and_the_pipe_closes(ending):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_worker_ends_with_a_signal(number):
   program = _start('wait')
-  assert program.stdout is not None
-  while 'ready' not in program.stdout.readline():
-    assert program.poll() is None
-  assert _workers(os.getpid())
-  program.send_signal(number)
-  program.communicate(timeout=60)
-  _assert_no_worker_is_left()
+  try:
+    assert program.stdout is not None
+    while 'ready' not in program.stdout.readline():
+      assert program.poll() is None
+    assert _workers(os.getpid())
+    program.send_signal(number)
+    program.communicate(timeout=60)
+    _assert_no_worker_is_left()
+  finally:
+    program.kill()
 
 
 def _binary(folder: pathlib.Path, content: bytes) -> str:
