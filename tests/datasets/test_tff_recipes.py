@@ -1,4 +1,4 @@
-"""The PPSGD paper's recipes on its real data, run on small files in TFF's own format."""
+"""The cross-device recipes on TFF's data, run on small files in TFF's own format."""
 
 import dataclasses
 import io
@@ -33,9 +33,8 @@ def emnist_dir(tmp_path, write_tff_sqlite):
       for k in range(3)
     }
 
-  write_tff_sqlite(
-    'emnist_all.sqlite', {'digits_only_train': writers(12), 'digits_only_test': writers(2)}
-  )
+  sizes = {'digits_only_train': 12, 'digits_only_test': 2, 'all_train': 12, 'all_test': 2}
+  write_tff_sqlite('emnist_all.sqlite', {split: writers(n) for split, n in sizes.items()})
   return tmp_path
 
 
@@ -96,3 +95,19 @@ def test_recipe_runs(name, data, shape, request):
   assert offset.shape == shape and np.any(offset)
   assert 0 <= result.summary['metrics']['test_accuracy'] <= 1
   assert 0 < result.privacy['epsilon'] < np.inf and 'replace-one' in result.privacy['adjacency']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['feo2_table6', 'feo2_table7'])
+def test_recipe_of_feo2_runs(name, emnist_dir):
+  recipe = recipes.read(name)
+  assert not recipes.missing_data(recipe, str(emnist_dir))
+  (config, *_) = (c for c in recipe.grid('feo2').runs().values() if c.ratio == 1.0)
+  config = dataclasses.replace(
+    config, data_dir=str(emnist_dir), dataset_option=('num_clients=3',), rounds=2, eval_every=1,
+    opt_out_fraction=0.4, cohort_sampling_rate=1.0, target_epsilon=8.0, delta=1e-2,
+    quantile_noise_multiplier=9.0,
+  )  # fmt: skip
+  result = runner.run(config, show_progress=False)
+  assert 0 <= result.summary['metrics']['server_test_accuracy'] <= 1
+  assert 7 < result.privacy['epsilon'] <= 8
