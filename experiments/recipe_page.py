@@ -87,17 +87,18 @@ def _machine(runs: Sequence[pathlib.Path]) -> str:
 
 
 def _guarantees(runs: Sequence[pathlib.Path]) -> list[str]:
-  """The epsilons of the runs with their delta, unit and adjacency, a line for each kind."""
-  kinds: dict[tuple[str, float, str], set[float]] = {}
+  """The runs' epsilons with delta, whom they protect, and adjacency: a line for each kind."""
+  kinds: dict[tuple[float, str, str, bool], set[float]] = {}
   for run in runs:
     record = json.loads((run / 'privacy.json').read_text())
     if record['private']:
-      kind = (record['unit'], record['delta'], record['adjacency'])
+      kind = (record['delta'], record['protected'], record['adjacency'], 'tuning' in record)
       kinds.setdefault(kind, set()).add(record['epsilon'])
   return [
-    f'epsilon {", ".join(dict.fromkeys(map(show, sorted(epsilons))))} at delta {show(delta)}, '
-    f'protecting each {unit}; {adjacency}'
-    for (unit, delta, adjacency), epsilons in kinds.items()
+    f'epsilon {", ".join(dict.fromkeys(map(show, sorted(epsilons))))} at delta {show(delta)}. '
+    f'{protected} Adjacency: {adjacency}.'
+    + (' Each epsilon is of one run alone: choosing between runs is not accounted for.' * tuned)
+    for (delta, protected, adjacency, tuned), epsilons in kinds.items()
   ]
 
 

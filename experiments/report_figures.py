@@ -154,10 +154,10 @@ def privacy_utility(data: ReportData) -> Drawing | None:
 def against_lambda(data: ReportData) -> Drawing | None:
   """The metric against the strength of personalisation, local and FedAvg as end lines."""
   last = _pooled(data)
-  strengths = [n for n in data.setting_names if 'lambda' in n and last[n].nunique() > 1]
-  if not strengths:
+  names = [n for n in data.setting_names if 'lambda' in n and last[n].nunique() > 1]
+  if not names:
     return None
-  name = strengths[0]
+  name = names[0]
   budget = 'target_epsilon' if 'target_epsilon' in last else 'privacy'
   asked = map(_words_of_task, last['problem'], last[budget])
   last = last.assign(asked=list(asked))

@@ -181,6 +181,7 @@ def _check_owner(path: pathlib.Path, grid: Grid, resume: bool) -> None:
       f'--output_dir={path} holds this sweep already; continue it with --resume or choose '
       'another folder.'
     )
+  _write_record(path, grid, [])  # Workers read in it where the data are now.
 
 
 def _show(value: Any) -> str:

@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from experiments import recipes, reproduce, sweep_table
+from experiments import files, recipe_page, recipes, reproduce, sweep_table
 from experiments.config import ExperimentConfig
 from experiments.metrics import MetricTable
 from experiments.recipes import Comparison, Recipe, Selector, Value
@@ -203,9 +203,24 @@ def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   assert page == (tmp_path / 'pages' / 'tiny.md').read_text()
   assert '| impossible | -1 |' in page and '**off**' in page and '0 of 1 met' in page
   assert 'none, Table 0' in page and 'make reproduce RECIPE=tiny' in page and '4 runs' in page
-  assert '| privacy | epsilon 4, 8 at delta ' in page and 'protecting each example' in page
+  assert '| privacy | epsilon 4, 8 at delta 0.001. Each single example of a silo' in page
+  assert 'Adjacency: zero-out' in page and 'choosing between runs is not accounted for' in page
   assert '| epsilon | mr_mtl |' in page and '\n| 8 | ' in page
   assert (tmp_path / 'pages' / 'images' / 'tiny_lambda.png').exists()
   before = json.loads((output / 'time.json').read_text())['seconds']
   assert reproduce.main(command) == reproduce.EXIT_OFF  # nothing is left to run
   assert json.loads((output / 'time.json').read_text())['seconds'] < 1.5 * before
+
+
+def test_a_page_says_who_is_not_protected(tmp_path):
+  record = {
+    'private': True, 'unit': 'client', 'delta': 1e-4, 'adjacency': 'add/remove-one',
+    'protected': 'The clients who opted out have no guarantee.',
+  }  # fmt: skip
+  more = ({'epsilon': 3.6}, {'epsilon': 0.0}, {'private': False, 'epsilon': None})
+  for name, values in zip('abc', more, strict=True):
+    (tmp_path / name).mkdir()
+    files.write_json(tmp_path / name / 'privacy.json', {**record, **values})
+  [line] = recipe_page._guarantees([tmp_path / name for name in 'abc'])
+  assert line.startswith('epsilon 0, 3.6 at delta 0.0001. The clients who opted out have no')
+  assert 'choosing between runs' not in line

@@ -172,6 +172,7 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path):
     sweep._check_owner(tmp_path, small_grid(), resume=False)
   sweep._check_owner(tmp_path, small_grid(), resume=True)
   sweep._check_owner(tmp_path, small_grid(data_dir='moved', checkpoint_every=7), resume=True)
+  assert sweep.read_grid(tmp_path).base['data_dir'] == 'moved'  # as workers see it
 
 
 def metrics_of(folder) -> pd.DataFrame:
