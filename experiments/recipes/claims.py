@@ -53,7 +53,7 @@ class Judge:
     family: of the recipe: names of terms, and the tuning seeds.
     values: what '$name' stands for in the measure.
     with_: further recipes whose parts are named 'NAME.part'.
-    theory: name of a function of `analysis.claim_checks`.
+    theory: name of a function of the paper's module in `analysis.claims`.
     needed: of its pairs: 'all' or 'any'.
     counts: a data set whose sizes are compared.
     missing: why the data are not to be had.
@@ -219,7 +219,8 @@ def judge_theory(claim: Claim, judge: Judge, pairs: Iterable[Any] | None = None)
     pairs: instead of the check's.
   """
   if pairs is None:
-    pairs = getattr(importlib.import_module('analysis.claim_checks'), judge.theory)()
+    checks = importlib.import_module(f'analysis.claims.{claim.paper}')
+    pairs = getattr(checks, judge.theory)()
   pairs = list(pairs)
   if not pairs:
     return Finding(met=None, text='nothing was compared')
@@ -289,18 +290,23 @@ def judge_runs(
   for prefix, name in judge.with_.items():
     merged.update({f'{prefix}.{part}': table for part, table in tables[name].items()})
   assert claim.measure is not None
-  return measures.judge(
-    claim.measure,
-    measures.Runs(
-      tables=merged, terms=family['terms'], values=judge.values,
-      tuning_seeds=family['tuning_seeds'],
-    ),
-    relation=claim.relation, margin=claim.margin, cells=claim.tolerance,
-  )  # fmt: skip
+  runs = measures.Runs(
+    tables=merged, terms=family['terms'], values=judge.values, tuning_seeds=family['tuning_seeds']
+  )
+  found = measures.judge(
+    claim.measure, runs, relation=claim.relation, margin=claim.margin, cells=claim.tolerance
+  )
+  if found.met is None or not runs.tried:
+    return found
+  tried = ', '.join(f'{method} {count}' for method, count in sorted(runs.tried.items()))
+  return dataclasses.replace(found, text=f'{found.text}; settings tried: {tried}')
 
 
 def selected(claims: Sequence[Claim], names: Sequence[str]) -> list[tuple[Claim, Judge]]:
   """The claims and judges that a list of ids, recipes, 'theory' and 'counts' names.
+
+  What rests on several recipes is chosen by its id, or by the names of all of them: a recipe's
+  name alone runs no other one.
 
   Raises:
     ValueError: a name that is none of them.
@@ -308,9 +314,9 @@ def selected(claims: Sequence[Claim], names: Sequence[str]) -> list[tuple[Claim,
   chosen, unknown = [], set(names)
   for claim in claims:
     for judge in claim.judges:
-      hits = {claim.id, judge.name, *judge.with_.values()} & set(names)
-      unknown -= hits
-      if hits and judge.name:
+      needed = {judge.name, *judge.with_.values()}
+      unknown -= {claim.id} | needed
+      if judge.name and (claim.id in names or needed <= set(names)):
         chosen.append((claim, judge))
   if unknown:
     judges = [judge for claim in claims for judge in claim.judges]

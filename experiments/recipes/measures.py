@@ -50,12 +50,14 @@ class Runs:
     terms: the family's named terms.
     values: what '$name' stands for.
     tuning_seeds: how many of the first seeds choose settings; the others judge.
+    tried: from how many settings each method's was chosen, written down while judging.
   """
 
   tables: Mapping[str, pd.DataFrame]
   terms: Mapping[str, Term] = dataclasses.field(default_factory=dict)
   values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   tuning_seeds: int = 0
+  tried: dict[str, int] = dataclasses.field(default_factory=dict)
 
   def set(self, values: Mapping[str, Any]) -> 'Runs':
     """The same with more values."""
@@ -111,15 +113,13 @@ class Runs:
       raise Impossible(f'a term has no {", ".join(sorted(unknown))}')
     grid = self._grid(term)
     if term.get('choose') and len(grid) > 1:
+      method = self.filled(term.get('where', {}).get('method', term['part']))
+      self.tried[method] = max(self.tried.get(method, 0), len(grid))
       grid = grid.loc[[self._best(term)]]
     if len(grid) != 1:
       raise Impossible(f'{len(grid)} settings of part {term["part"]} match {term.get("where")}')
     judging, first = self._split(grid)
     return (first if tuning else judging).to_numpy()[0]
-
-  def settings_tried(self, term: Term) -> int:
-    """How many settings a term chose from."""
-    return len(self._grid(self.terms[term] if isinstance(term, str) else term))
 
   def _best(self, term: Mapping[str, Any]) -> str:
     """Name of the setting of most utility on the tuning seeds, of those that all finished."""

@@ -4,7 +4,8 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from analysis import claim_checks, private_tuning
+from analysis import private_tuning
+from analysis.claims import silo
 from privacy import accounting
 from privacy.tuning import PrivateTuning
 
@@ -79,8 +80,8 @@ def test_the_drawn_panels_are_the_three_cases(panels):
 def test_tuning_loses_away_from_balance_over_a_range_of_settings():
   """K, n and epsilon over a grid; tau in units of that at which the end points are equal."""
   losses = {
-    'fedavg': claim_checks.tuning_against_fedavg(),
-    'local': claim_checks.tuning_against_local(),
+    'fedavg': silo.tuning_against_fedavg(),
+    'local': silo.tuning_against_local(),
   }
   for name, far, near in (('fedavg', 'tau 0.25 ', 'tau 1.0 '), ('local', 'tau 4.0 ', 'tau 1.0 ')):
     away = [pair for pair in losses[name] if far in pair.what]
@@ -91,7 +92,7 @@ def test_tuning_loses_away_from_balance_over_a_range_of_settings():
 
 
 def test_how_much_of_the_gain_is_eaten_depends_on_the_setting():
-  left = [pair.left for pair in claim_checks.tuning_eats_gain()]
+  left = [pair.left for pair in silo.tuning_eats_gain()]
   assert min(left) <= 0.5 and any(0.5 < x < 1 for x in left)
 
 

@@ -1,0 +1,272 @@
+"""PPSGD: the noise of a budget, the bounds of both theorems, the threshold of lemma 4.6."""
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from analysis import ppsgd_bounds
+from analysis.claims.pairs import CASES, EXACT, Pair, generator
+from privacy import calibration, sampling
+from privacy.client_level import FixedClipping
+
+
+def _noise(users: int, rate: float, rounds: int, epsilon: float, delta: float = 1e-4) -> float:
+  """The least noise multiplier for a budget."""
+  cohorts = sampling.EveryClient(users) if rate == 1 else sampling.PoissonCohorts(users, rate)
+  return calibration.calibrate_client_level(
+    target_epsilon=epsilon, delta=delta, rounds=rounds, cohorts=cohorts,
+    clipping=FixedClipping(norm=1.0),
+  ).noise_multiplier  # fmt: skip
+
+
+def _slope(x, y) -> float:
+  return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def noise_scale() -> list[Pair]:
+  """Theorem 4.1: slopes of the noise on the mean, z C / N, in n, N and epsilon."""
+  rounds, users, epsilons = (100, 1000, 10_000), (100, 1000, 10_000), (0.1, 0.3, 1.0)
+  in_n = [_noise(1000, 1.0, n, 0.5) / 1000 for n in rounds]
+  in_users = [_noise(n, 1.0, 1000, 0.5) / n for n in users]
+  in_epsilon = [_noise(1000, 1.0, 1000, e) / 1000 for e in epsilons]
+  return [
+    Pair(what='slope in n', left=_slope(rounds, in_n), right=0.5),
+    Pair(what='slope in N', left=_slope(users, in_users), right=-1.0),
+    Pair(what='slope in epsilon', left=_slope(epsilons, in_epsilon), right=-1.0),
+  ]
+
+
+def sampling_amplification() -> list[Pair]:
+  """Theorem 5.1: slopes of the noise multiplier in q and T where it is 2 or more."""
+  rates, rounds = (0.02, 0.05, 0.1, 0.2), (1000, 3000, 10_000)
+  in_rate = [_noise(1000, q, 10_000, 1.0) for q in rates]
+  in_rounds = [_noise(1000, 0.05, t, 0.5) for t in rounds]
+  least = min(in_rate + in_rounds)
+  return [
+    Pair(what='slope in q', left=_slope(rates, in_rate), right=1.0),
+    Pair(what='slope in T', left=_slope(rounds, in_rounds), right=0.5),
+    Pair(what='least z', left=least, right=2.0, relation='>=', margin=0.0),
+  ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Additive:
+  """Additive least squares with |x| = radius: y = (w + theta_i) x + label noise."""
+
+  users: int
+  dimension: int = 3
+  radius: float = 1.0
+  label_noise: float = 0.3
+  spread: float = 0.2
+
+  @property
+  def optima(self) -> np.ndarray:
+    """theta*_i [N, d]."""
+    rng = np.random.default_rng(1)
+    shared = np.array([1.0, -1.0, 0.5])
+    return shared + self.spread * rng.normal(size=(self.users, self.dimension))
+
+  @property
+  def problem(self) -> ppsgd_bounds.Problem:
+    """What the bounds need to know."""
+    variances = np.full(self.users, (self.label_noise * self.radius) ** 2)
+    return ppsgd_bounds.Problem(
+      smoothness=2 * self.radius**2, shared_variances=variances, personal_variances=variances,
+      shared_gradients=np.zeros(self.users), dimension=self.dimension,
+    )  # fmt: skip
+
+  def run(
+    self, *, alpha: float, step: float, rounds: int, noise: float = 0.0, rate: float = 1.0,
+    repetitions: int = 20, averaged: bool = True, seed: int = 0,
+  ) -> float:  # fmt: skip
+    """Mean excess risk of algorithm 1 (rate 1) or of algorithm 3 with one example a user.
+
+    Args:
+      alpha: the ratio; infinity trains w alone, 0 theta alone.
+      step: eta (with alpha infinite alpha eta).
+      rounds: how many.
+      noise: sigma_zeta.
+      rate: q.
+      repetitions: independent runs.
+      averaged: z_bar, or the last iterate.
+      seed: of all draws.
+    """
+    rng = np.random.default_rng(seed)
+    optima, users, d = self.optima, self.users, self.dimension
+    # alpha = infinity: eta tends to 0 while alpha eta stays.
+    on_shared, on_own = (step, 0.0) if math.isinf(alpha) else (alpha * step, step)
+    w, theta = np.zeros((repetitions, 1, d)), np.zeros((repetitions, users, d))
+    sum_w, sum_theta = np.zeros_like(w), np.zeros_like(theta)
+    for _ in range(rounds):
+      sum_w, sum_theta = sum_w + w, sum_theta + theta
+      x = rng.normal(size=(repetitions, users, d))
+      x *= self.radius / np.linalg.norm(x, axis=-1, keepdims=True)
+      labels = self.label_noise * rng.choice([-1.0, 1.0], size=(repetitions, users, 1))
+      error = np.sum(x * (w + theta - optima), axis=-1, keepdims=True) - labels
+      gradient = x * error
+      if rate < 1:
+        gradient = gradient * (rng.random(size=(repetitions, users, 1)) < rate)
+      mean = gradient.sum(axis=1, keepdims=True) / (rate * users)
+      theta = theta - on_own * gradient / (rate * users)
+      w = w - on_shared * (mean + noise * rng.normal(size=mean.shape))
+    if averaged:
+      w, theta = sum_w / rounds, sum_theta / rounds
+    return float(0.5 * self.radius**2 / d * np.mean(np.sum((w + theta - optima) ** 2, axis=-1)))
+
+
+def bound_of_averaged_iterates() -> list[Pair]:
+  """Theorem 4.5 for runs of algorithm 1 with the theorem's step."""
+  pairs = []
+  case = _Additive(users=8)
+  for alpha, rounds, noise in itertools.product(
+    (0.01 / 8, 1 / 8, 1.0, 100 / 8), (10, 100, 1000), (0.0, 0.05)
+  ):
+    norm, _, _ = ppsgd_bounds.minimal_alpha_norm(case.optima, alpha)
+    bound = ppsgd_bounds.theorem_4_5(
+      case.problem, alpha=alpha, norm=norm, rounds=rounds, noise=noise
+    )
+    risk = case.run(alpha=alpha, step=bound.step_size, rounds=rounds, noise=noise)
+    what = f'alpha {alpha:.3g}, n {rounds}, noise {noise}'
+    pairs.append(Pair(what=what, left=risk, right=bound.total))
+  return pairs
+
+
+def privacy_cost_free_of_n() -> list[Pair]:
+  """Equation 9: the noise's term of the bound at fixed epsilon, over a factor 100 of n."""
+  users, alpha = 1000, 10.0
+  case = _Additive(users=users)
+  norm, _, _ = ppsgd_bounds.minimal_alpha_norm(case.optima, alpha)
+  rounds = (300, 1000, 3000, 10_000, 30_000)
+  costs = []
+  for n in rounds:
+    noise = _noise(users, 1.0, n, 0.1) / users
+    values: dict[str, Any] = dict(alpha=alpha, norm=norm, rounds=n)
+    # The privacy part alone: the variance of the samples is taken away under the root.
+    with_noise = ppsgd_bounds.theorem_4_5(case.problem, noise=noise, **values).variance
+    without = ppsgd_bounds.theorem_4_5(case.problem, **values).variance
+    costs.append(math.sqrt(with_noise**2 - without**2))
+  return [Pair(what='slope of the bound', left=_slope(rounds, costs), right=0.0)]
+
+
+def threshold() -> list[Pair]:
+  """Lemma 4.6: the sign on both sides of equation 10, and the minimal norm numerically."""
+  rng = generator()
+  pairs = []
+  for i in range(CASES):
+    values: dict[str, Any] = dict(
+      num_users=int(rng.integers(2, 500)), variance=float(10 ** rng.uniform(-1, 1)),
+      dimension=int(rng.integers(1, 200)), gradient_bound=float(10 ** rng.uniform(-1, 1)),
+      epsilon=float(10 ** rng.uniform(-1, 1)), delta=1e-4,
+    )  # fmt: skip
+    place = ppsgd_bounds.threshold_on_samples(**values)
+    for side in (0.9, 1.1):
+      low, high = ppsgd_bounds.variance_term(
+        np.array([0.5, 0.5 + 1e-4]), samples=side * place, **values
+      )
+      sign = float(np.sign(high - low))
+      pairs.append(Pair(what=f'case {i}, n x {side}', left=sign, right=float(np.sign(side - 1))))
+  users, alpha = 6, 0.7
+  v = rng.normal(size=2)
+
+  def norm_squared(w: np.ndarray) -> float:
+    return float(np.sum(w**2) / alpha + users * np.sum((v - w) ** 2))
+
+  numeric = math.sqrt(optimize.minimize(norm_squared, np.zeros(2), tol=1e-14).fun)
+  printed = math.sqrt(users / (alpha * users + 1)) * float(np.linalg.norm(v))
+  pairs.append(
+    Pair(what='minimal norm', left=numeric, right=printed, relation='equals', margin=1e-8)
+  )
+  return pairs
+
+
+def more_samples() -> list[Pair]:
+  """Lemma 4.6's bound at fixed epsilon: the best alpha over a factor 1000 of n."""
+  values: dict[str, Any] = dict(
+    num_users=100, variance=1.0, dimension=100, gradient_bound=10.0, epsilon=1.0, delta=1e-4
+  )
+  alphas = np.logspace(-4, 4, 200)
+  place = ppsgd_bounds.threshold_on_samples(**values)
+  best = [
+    float(alphas[np.argmin(ppsgd_bounds.variance_term(alphas, samples=n * place, **values))])
+    for n in (30.0, 1 / 30)
+  ]
+  return [Pair(what='best alpha, large n against small n', left=best[0], right=best[1])]
+
+
+def sampling_shrinks_bias() -> list[Pair]:
+  """Section 5: the same samples a user, q small against q = 1, without noise."""
+  case = dataclasses.replace(_Additive(users=20), label_noise=0.0)
+  pairs = []
+  for samples in (5, 10, 20):
+    risks = {}
+    for rate in (0.1, 1.0):
+      rounds, alpha = round(samples / rate), 1.0
+      norm, _, _ = ppsgd_bounds.minimal_alpha_norm(case.optima, alpha)
+      values: dict[str, Any] = dict(
+        alpha=alpha, norm=norm, rounds=rounds, rate=rate, minibatches=np.ones(20)
+      )
+      bound = ppsgd_bounds.theorem_b_4(case.problem, **values)
+      risks[rate] = case.run(alpha=alpha, step=bound.step_size, rounds=rounds, rate=rate)
+      pairs.append(
+        Pair(
+          what=f'bound, q {rate}, n {samples}', left=risks[rate], right=bound.total,
+          relation='<=', margin=0.0,
+        )
+      )  # fmt: skip
+    pairs.append(Pair(what=f'n {samples}', left=risks[0.1], right=risks[1.0]))
+  return pairs
+
+
+def unequal_samples() -> list[Pair]:
+  """Theorem B.4: G m_max / M against G / N, and the effective numbers of samples."""
+  rng = generator()
+  pairs = []
+  for i in range(CASES):
+    sizes = rng.integers(1, 20, size=int(rng.integers(2, 50)))
+    sums, means = sizes.max() / sizes.sum(), 1 / len(sizes)
+    pairs += [
+      Pair(what=f'privacy, case {i}', left=float(sums), right=means),
+      Pair(
+        what=f'samples, case {i}', left=float(len(sizes) * sizes.min()), right=float(sizes.sum()),
+        relation='<=', margin=0.0,
+      ),
+      Pair(
+        what=f'strict unless equal, case {i}', left=float(sums - means > 1e-12),
+        right=float(len(set(sizes)) > 1), **EXACT,
+      ),
+    ]  # fmt: skip
+  equal = np.full(7, 3)
+  pairs.append(
+    Pair(what='equal sizes', left=float(equal.max() / equal.sum()), right=1 / 7, **EXACT)
+  )
+  return pairs
+
+
+def local_rate_free_of_users() -> list[Pair]:
+  """Equal users, averaged iterates, the theorem's step: slopes of the risk in N."""
+  users, rounds = (5, 50, 500), 100
+  risks: dict[str, list[float]] = {'local': [], 'global': []}
+  for n in users:
+    case = dataclasses.replace(_Additive(users=n), spread=0.0, label_noise=1.0)
+    repetitions = max(10, 2000 // n)
+    for name, alpha in (('local', 0.0), ('global', math.inf)):
+      # The theorem's bound for one part: its own smoothness, variance and norm.
+      norm, _, _ = ppsgd_bounds.minimal_alpha_norm(case.optima, alpha)
+      variance = 1.0 / n
+      if name == 'local':
+        smoothness = case.problem.smoothness / n
+      else:
+        norm, smoothness = float(np.linalg.norm(case.optima[0])), case.problem.smoothness
+      step = min(1 / (4 * smoothness), norm / math.sqrt(rounds * variance))
+      risks[name].append(case.run(alpha=alpha, step=step, rounds=rounds, repetitions=repetitions))
+  return [
+    Pair(what='slope of local learning', left=_slope(users, risks['local']), right=0.0),
+    Pair(
+      what='slope of global learning', left=_slope(users, risks['global']), right=0.0,
+      relation='<', margin=0.0,
+    ),
+  ]  # fmt: skip
