@@ -87,7 +87,7 @@ class Plan:
     parts = {
       index
       for block in blocks
-      for index in self._parts_of(block)
+      for index in self.parts_of(block)
       if not stages_lib.is_client_part(self.part_types[index])
     }
     return Needs(names=frozenset(here), parts=frozenset(parts))
@@ -97,7 +97,7 @@ class Plan:
     pairs = zip(self._results, self.result_types, strict=True)
     return [(block, type_) for block, type_ in pairs if wanted(type_)]
 
-  def _parts_of(self, block: bb.ComputationBuildingBlock) -> set[int]:
+  def parts_of(self, block: bb.ComputationBuildingBlock) -> set[int]:
     """Positions of the parameter's parts that a block reads."""
     path: list[int] = []
     inner = block
@@ -106,7 +106,7 @@ class Plan:
       inner = inner.source
     if isinstance(inner, bb.Reference):
       return set() if inner.name != self.program.parameter_name else self._parts_at(path)
-    return {index for child in inner.children() for index in self._parts_of(child)}
+    return {index for child in inner.children() for index in self.parts_of(child)}
 
   def _parts_at(self, path: Sequence[int]) -> set[int]:
     type_, first = self.program.parameter_type, 0
@@ -175,7 +175,9 @@ class Pieces(executable.Executable):
       rows: for every part at CLIENTS, the rows of the clients that take part.
       count: how many they are.
     """
-    cohort = executable.Cohort(rows=rows, settings=None, count=count, limit=None)
+    held = [leaves[0].shape[0] for leaves in parts if leaves]  # a client takes part once
+    limit = min(held, default=None)
+    cohort = executable.Cohort(rows=rows, settings=None, count=count, limit=limit)
     with self._watched(cohort), tf.device(self._devices[0]):
       padding = (0, self._bucket - count)
       # Rows of the padding are read, and used for nothing.
@@ -214,15 +216,18 @@ class Pieces(executable.Executable):
   def at_clients(self, turn: 'Turn', parts: Mapping[int, Any], env: Values) -> list[list[Any]]:
     """The leaves [n, ...] of the result's parts at CLIENTS, of this member's clients."""
     count = turn.cohort.count
-    rows = iter(turn.rows)
-    own = [
-      [tf.gather(leaf, of_part) for leaf in leaves]
-      if stages_lib.is_client_part(type_) and (of_part := next(rows)) is not None
-      else leaves
-      for type_, leaves in zip(self._plan.part_types, turn.with_server(parts), strict=True)
-    ]
-    values = self._values(own, {**env, **turn.kept})
     wanted = self._plan.results(stages_lib.is_client_part)
+    read = {index for block, _ in wanted for index in self._plan.parts_of(block)}
+    rows, own = iter(turn.rows), []
+    for index, (type_, leaves) in enumerate(
+      zip(self._plan.part_types, turn.with_server(parts), strict=True)
+    ):
+      if stages_lib.is_client_part(type_):
+        of_part = next(rows)
+        # Most often none of it is read, and the data are large.
+        leaves = [tf.gather(leaf, of_part) for leaf in leaves] if index in read else leaves
+      own.append(leaves)
+    values = self._values(own, {**env, **turn.kept})
     return [
       [leaf[:count] for leaf in tf.nest.flatten(local.evaluate(block, values))]
       for block, _ in wanted
