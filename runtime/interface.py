@@ -73,11 +73,15 @@ class ClientStates:
     tree: a nested mapping with leaves [K, ...], wherever the runtime has them.
     num_clients: K; None without leaves.
     fetch: copies such a tree to the host.
+    visit: where they are in other processes, calls a function there: `function(first, tree)` with
+      the first client and a copy of the states of those who are there. It gives what they return,
+      in the order of the clients. None where they are in this process.
   """
 
   tree: Any
   num_clients: int | None
   fetch: Callable[[Any], Any]
+  visit: Callable[[Callable[[int, Any], Any]], list[Any]] | None = None
 
   def to_numpy(self) -> Any:
     """A copy on the host: nested OrderedDict with NumPy leaves [K, ...]."""
@@ -113,6 +117,20 @@ class Runtime(abc.ABC):
   @abc.abstractmethod
   def place_states(self, tree: Any) -> ClientStates:
     """Makes the states of a population: nested mappings of [K, ...] arrays, or None."""
+
+  def fill_states(self, tree: Any, fill: Callable[[int, Any], Any]) -> ClientStates:
+    """Makes the states of a population, which are found where they are to be.
+
+    Args:
+      tree: as for `place_states`.
+      fill: gives what is in the place of some clients' part of it: (first client, their part) ->
+        a part of the same form. It is called in the process that has the clients, and must be
+        picklable.
+
+    Raises:
+      ValueError: as `place_states`, or from `fill`.
+    """
+    return self.place_states(fill(0, tree))
 
   @abc.abstractmethod
   def round(

@@ -3,6 +3,10 @@
 A checkpoint is written at once or not at all, holds no pickle, and carries the
 SHA-256 of its content in the zip archive's comment, so that a file that was cut
 short or altered is found before anything of it is used. The last two are kept.
+
+Where cohort workers have the clients' states, each writes its own to a file in a folder beside the
+checkpoint, a *shard*, and the checkpoint names them all with their hashes. It is written after
+them: a shard counts for nothing before.
 """
 
 import collections
@@ -12,9 +16,11 @@ import json
 import os
 import pathlib
 import re
+import secrets
+import shutil
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -41,11 +47,57 @@ class Checkpoint:
     rounds: rounds done.
     arrays: flat name -> array.
     facts: small JSON values, such as how many rows of metrics belong to it.
+    shards: files with the clients' states, if these are not among the arrays.
   """
 
   rounds: int
   arrays: Mapping[str, np.ndarray]
   facts: Mapping[str, Any]
+  shards: 'Shards | None' = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shards:
+  """Files with the clients' states, in the order of the clients.
+
+  Attributes:
+    folder: where they are.
+    files: each one's `name`, its `first` client, its number of `clients`, and its `sha256`.
+  """
+
+  folder: str
+  files: Sequence[Mapping[str, Any]]
+
+  def restored(self, first: int, template: Any) -> Any:
+    """The states of some clients, from `first` on, as many as the template has; see `restore`.
+
+    Raises:
+      CheckpointError: a client is in no shard, or as `restore` does.
+      OSError: a shard cannot be read.
+    """
+    count = _num_rows(template)
+    parts: list[Mapping[str, np.ndarray]] = []
+    at = first
+    for shard in self.files:
+      start, end = shard['first'], shard['first'] + shard['clients']
+      if start <= at < end and at < first + count:
+        own = slice(at - start, min(end, first + count) - start)
+        arrays = _read(pathlib.Path(self.folder) / shard['name'])
+        parts.append({name: array[own] for name, array in arrays.items()})
+        at = start + own.stop
+    if at != first + count:
+      raise CheckpointError(f'it has no states of client {at}')
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return restore(template, joined, 'clients')
+
+  def check(self) -> None:
+    """Raises a `CheckpointError` unless every shard is there and undamaged."""
+    for shard in self.files:
+      path = pathlib.Path(self.folder) / shard['name']
+      if not path.exists():
+        raise CheckpointError(f'its part {path.name} of {path.parent.name} is gone')
+      if _checked_digest(path) != shard['sha256']:
+        raise CheckpointError(f'its part {path.name} of {path.parent.name} is another')
 
 
 def flatten(tree: Any, prefix: str = '') -> dict[str, np.ndarray]:
@@ -86,19 +138,77 @@ def restore(template: Any, arrays: Mapping[str, np.ndarray], prefix: str = '') -
 
 def save(folder: pathlib.Path, checkpoint: Checkpoint) -> pathlib.Path:
   """Writes `round_NNNNNNNN.npz` and removes all but the last two."""
-  facts = json.dumps({'rounds': checkpoint.rounds, **checkpoint.facts}).encode()
+  shards = checkpoint.shards
+  named = None
+  if shards is not None:
+    named = {'folder': pathlib.Path(shards.folder).name, 'files': list(shards.files)}
+  facts = {'rounds': checkpoint.rounds, **checkpoint.facts, 'shards': named}
   folder.mkdir(exist_ok=True)
   path = folder / f'round_{checkpoint.rounds:08d}.npz'
+  text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+  _write(path, {'facts': text, **checkpoint.arrays})
+  for old in list_files(folder)[:-KEPT]:
+    old.unlink()
+  _remove_shards(folder, keep=list_files(folder))
+  return path
+
+
+def new_shards(folder: pathlib.Path, rounds: int) -> pathlib.Path:
+  """Makes a folder for the shards of a checkpoint that is to be written, with a name of its own."""
+  folder.mkdir(parents=True, exist_ok=True)
+  path = folder / f'round_{rounds:08d}.{secrets.token_hex(4)}.shards'
+  path.mkdir()
+  return path
+
+
+def save_shard(first: int, states: Any, *, folder: str) -> dict[str, Any] | None:
+  """Writes the states of some clients; run by whoever has them.
+
+  Args:
+    first: the first client.
+    states: a tree with leaves [n, ...].
+    folder: from `new_shards`.
+
+  Returns:
+    What `Shards.files` has of it; None where there is no such folder, as on another machine.
+  """
+  path = pathlib.Path(folder) / f'clients_{first:010d}.npz'
+  if not path.parent.is_dir():
+    return None
+  digest = _write(path, flatten(states, 'clients'))
+  return {'name': path.name, 'first': first, 'clients': _num_rows(states), 'sha256': digest}
+
+
+def _num_rows(tree: Any) -> int:
+  return len(next(leaf for _, leaf in _leaves(tree, '')))
+
+
+def _remove_shards(folder: pathlib.Path, keep: Sequence[pathlib.Path]) -> None:
+  """Removes the shards that no checkpoint of those to keep names."""
+  found = set(folder.glob('round_*.shards'))
+  for path in keep if found else ():
+    # What cannot be read is found when it is needed; its shards stay until then.
+    try:
+      with np.load(path, allow_pickle=False) as archive:
+        named = json.loads(archive['facts'].tobytes()).get('shards')
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile):
+      return
+    if named:
+      found.discard(folder / named['folder'])
+  for path in found:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> str:
+  """Writes arrays with their hash, and returns it."""
   # Straight to the file: personal models of many clients would not fit into memory again.
   with files.writing_atomically(path) as temporary, open(temporary, 'w+b') as file:
-    np.savez(file, facts=np.frombuffer(facts, np.uint8), **dict(checkpoint.arrays))
+    np.savez(file, **arrays)
     size = file.seek(0, os.SEEK_END) - len(_COMMENT_LENGTH)  # of the comment, empty so far
     digest = _digest(file, size)
     file.seek(size)
     file.write(_COMMENT_LENGTH + digest)
-  for old in list_files(folder)[:-KEPT]:
-    old.unlink()
-  return path
+  return digest.decode()
 
 
 def load(path: pathlib.Path) -> Checkpoint:
@@ -107,20 +217,42 @@ def load(path: pathlib.Path) -> Checkpoint:
   Raises:
     CheckpointError: the file is damaged.
   """
+  _checked_digest(path)
+  arrays = _read(path)
+  try:
+    facts = json.loads(arrays.pop('facts').tobytes())
+    named, shards = facts.pop('shards', None), None
+    if named:
+      shards = Shards(folder=str((path.parent / named['folder']).resolve()), files=named['files'])
+    checkpoint = Checkpoint(rounds=facts.pop('rounds'), arrays=arrays, facts=facts, shards=shards)
+  except (ValueError, KeyError) as error:
+    raise CheckpointError(f'it is no checkpoint ({error})') from error
+  if shards is not None:
+    shards.check()
+  return checkpoint
+
+
+def _checked_digest(path: pathlib.Path) -> str:
+  """The hash of a file that `_write` has written.
+
+  Raises:
+    CheckpointError: it is damaged.
+  """
   with open(path, 'rb') as file:
     size = file.seek(0, os.SEEK_END) - len(_COMMENT_LENGTH) - _DIGEST_LENGTH
     digest = _digest(file, size)
     file.seek(max(0, size))
     if file.read() != _COMMENT_LENGTH + digest:
       raise CheckpointError('it is damaged (its SHA-256 does not match)')
-    try:
-      file.seek(0)
-      with np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-      facts = json.loads(arrays.pop('facts').tobytes())
-      return Checkpoint(rounds=facts.pop('rounds'), arrays=arrays, facts=facts)
-    except (ValueError, KeyError, zipfile.BadZipFile) as error:
-      raise CheckpointError(f'it is no checkpoint ({error})') from error
+  return digest.decode()
+
+
+def _read(path: pathlib.Path) -> dict[str, np.ndarray]:
+  try:
+    with np.load(path, allow_pickle=False) as archive:
+      return {name: archive[name] for name in archive.files}
+  except (ValueError, KeyError, zipfile.BadZipFile) as error:
+    raise CheckpointError(f'it is no checkpoint ({error})') from error
 
 
 def _digest(file: BinaryIO, size: int) -> bytes:

@@ -1,8 +1,11 @@
 """The checkpoints of runs that go on together, with the metrics that belong to them."""
 
+import dataclasses
+import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,8 +40,27 @@ class Store:
     self.path.mkdir(parents=True, exist_ok=True)
     checkpoints.save(
       self.path,
-      checkpoints.Checkpoint(rounds=checkpoint.rounds, arrays=checkpoint.arrays, facts=facts),
+      dataclasses.replace(checkpoint, facts=facts),
     )
+
+  def save_shards(
+    self, rounds: int, visit: Callable[[Callable[..., Any]], list[Any]]
+  ) -> checkpoints.Shards | None:
+    """Has the clients' states written where they are, for the next checkpoint to name.
+
+    Args:
+      rounds: rounds done.
+      visit: `runtime.ClientStates.visit`.
+
+    Returns:
+      The shards; None if whoever has the states does not see this folder.
+    """
+    folder = checkpoints.new_shards(self.path.resolve(), rounds)
+    found = visit(functools.partial(checkpoints.save_shard, folder=str(folder)))
+    if all(shard is not None and (folder / shard['name']).exists() for shard in found):
+      return checkpoints.Shards(folder=str(folder), files=found)
+    shutil.rmtree(folder, ignore_errors=True)
+    return None
 
   def load(
     self, warn: Callable[[str], None]

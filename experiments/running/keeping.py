@@ -7,14 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from experiments.folder import checkpoints, events
 from experiments.folder.metrics import MetricTable
 from experiments.folder.results import RunFolder
 from experiments.folder.store import Store
 from experiments.running.build import Experiment
 from experiments.running.guarantees import guarantors
+from experiments.running.population import Population
 from experiments.running.spending import Spending
 
 Kept: TypeAlias = tuple[checkpoints.Checkpoint, list[MetricTable]]
@@ -128,13 +127,19 @@ class Keeper:
     self,
     rounds_done: int,
     tables: Sequence[MetricTable],
-    arrays: dict[str, np.ndarray],
+    population: Population,
     facts: dict[str, Any],
   ) -> None:
     """Writes everything that continued runs need, and what a reader wants to see."""
     assert self._store is not None
     self._write_spent(rounds_done)
-    self._store.save(checkpoints.Checkpoint(rounds=rounds_done, arrays=arrays, facts=facts), tables)
+    shards = None
+    if population.clients.visit is not None:
+      shards = self._store.save_shards(rounds_done, population.clients.visit)
+    arrays = population.arrays(with_clients=shards is None)
+    self._store.save(
+      checkpoints.Checkpoint(rounds=rounds_done, arrays=arrays, facts=facts, shards=shards), tables
+    )
     for writer, table in zip(self._events, tables, strict=False):
       writer.write(table)
     self._last_checkpoint = self._last_write = time.monotonic()

@@ -73,16 +73,17 @@ class Loop:
 
   def _take_up(self, server: Any, clients: Any, found: Kept | None) -> None:
     """Places the initial states, or in their stead those that have been kept."""
+    kept = None
     if found is not None:
       checkpoint, self.tables = found
+      kept = checkpoint
       server = checkpoints.restore(server, checkpoint.arrays, 'server')
-      clients = checkpoints.restore(clients, checkpoint.arrays, 'clients')
       self.rounds_done = checkpoint.rounds
       if self.rounds_done < self._last:
         _check_keys(self.runs, checkpoint.facts)
       self.clock.restore(checkpoint.facts['clock'])
       server = self._population.with_noise_buffers(server)
-    self._population.begin(server, clients, self.rounds_done)
+    self._population.begin(server, clients, self.rounds_done, kept)
 
   def advance(
     self,
@@ -152,7 +153,7 @@ class Loop:
     if not self._keeper.holds(self.rounds_done):
       with self.clock.pause():
         facts = {'clock': self.clock.to_json(), 'noise_keys': _key_prints(self.runs)}
-        self._keeper.save(self.rounds_done, self.tables, self._population.arrays(), facts)
+        self._keeper.save(self.rounds_done, self.tables, self._population, facts)
 
   def privacy_report(self, index: int) -> dict[str, Any]:
     """The content of a run's privacy.json after its last round, which ends its spending.

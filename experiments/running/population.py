@@ -77,10 +77,29 @@ class Population:
       [run.with_noise_buffers(part) for run, part in zip(self.runs, parts, strict=True)]
     )
 
-  def begin(self, server: Any, clients: Any, rounds_done: int) -> None:
-    """Takes up states after some rounds."""
+  def begin(
+    self,
+    server: Any,
+    clients: Any,
+    rounds_done: int,
+    kept: checkpoints.Checkpoint | None = None,
+  ) -> None:
+    """Takes up states after some rounds.
+
+    Args:
+      server: the server's state.
+      clients: the clients' initial states.
+      rounds_done: the rounds.
+      kept: has the clients' states in the stead of the initial ones.
+    """
     self.server = server
-    self.clients = self.machine.place_states(clients)
+    if kept is None:
+      self.clients = self.machine.place_states(clients)
+    elif kept.shards is None:
+      restored = checkpoints.restore(clients, kept.arrays, 'clients')
+      self.clients = self.machine.place_states(restored)
+    else:
+      self.clients = self.machine.fill_states(clients, kept.shards.restored)
     self._rounds = self._feed(range(rounds_done, self.runs[0].last_round))
 
   def round(self) -> Any:
@@ -108,12 +127,12 @@ class Population:
     """Adds each run's metrics after `round_` rounds to its table; see `Evaluator`."""
     self._evaluator.evaluate(tables, round_, self.server, self.clients, each_client=each_client)
 
-  def arrays(self) -> dict[str, np.ndarray]:
-    """Copies of all states on the host, flat, as a checkpoint holds them."""
-    return {
-      **checkpoints.flatten(self.machine.to_numpy(self.server), 'server'),
-      **checkpoints.flatten(self.clients.to_numpy(), 'clients'),
-    }
+  def arrays(self, *, with_clients: bool) -> dict[str, np.ndarray]:
+    """Copies of the server's and the clients' states on the host, flat, for a checkpoint."""
+    arrays = checkpoints.flatten(self.machine.to_numpy(self.server), 'server')
+    if with_clients:
+      arrays |= checkpoints.flatten(self.clients.to_numpy(), 'clients')
+    return arrays
 
   def states_of(self, index: int) -> tuple[Any, Any]:
     """One run's states on the host: the server's, and its clients' [K, ...]."""

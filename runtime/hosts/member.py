@@ -54,6 +54,23 @@ class Sent:
   env: pieces.Values
 
 
+@dataclasses.dataclass(frozen=True)
+class Repeated:
+  """Rows that are all the same, as a leaf of what `Member.receive` takes.
+
+  Attributes:
+    row: [1, ...].
+    count: how many they are.
+  """
+
+  row: np.ndarray
+  count: int
+
+  def rows(self) -> np.ndarray:
+    """All of them [count, ...], a view."""
+    return np.broadcast_to(self.row, (self.count, *self.row.shape[1:]))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
   """What a member gives for a task.
@@ -116,9 +133,14 @@ class Member:
     """Places the rows that came as read-only arrays [K, ...] of its clients."""
     self._placed[handle] = self._machine.place(self._arrived(handle), allow_nan=True)
 
-  def place_states(self, handle: int) -> None:
-    """Places the rows that came as its clients' states."""
-    self._placed[handle] = self._machine.place_states(self._arrived(handle))
+  def place_states(self, handle: int, fill: Any, first: int) -> None:
+    """Places the rows that came as its clients' states, or what `fill(first, rows)` gives."""
+    tree = self._arrived(handle)
+    self._placed[handle] = self._machine.place_states(tree if fill is None else fill(first, tree))
+
+  def visit(self, handle: int, function: Any, first: int) -> Any:
+    """What `function(first, states)` gives of its clients' states."""
+    return function(first, self.states(handle, slice(None)))
 
   def drop(self, handle: int) -> None:
     """Forgets arrays or states."""
@@ -131,10 +153,13 @@ class Member:
     return trees.to_numpy(trees.map_leaves(lambda leaf: leaf[rows], states.tree))
 
   def _arrived(self, handle: int) -> Any:
-    first, *others = self._arriving.pop(handle)
-    if not others:
-      return first
-    return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), first, *others)
+    parts = [
+      trees.map_leaves(lambda leaf: leaf.rows() if isinstance(leaf, Repeated) else leaf, part)
+      for part in self._arriving.pop(handle)
+    ]
+    if len(parts) == 1:
+      return parts[0]
+    return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
   def work(self, task: Task, sent: Sent) -> Answer:
     """Does its clients' work of a stage; see `Task` and `Sent`."""

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import statistics
 import warnings
@@ -84,15 +85,29 @@ class HostsRuntime(interface.Runtime):
     return interface.ClientData(tree=self._spread(tree, count), num_clients=count, num_rows=count)
 
   def place_states(self, tree: Any) -> interface.ClientStates:
+    return self._place_states(tree, None)
+
+  def fill_states(self, tree: Any, fill: Any) -> interface.ClientStates:
+    return self._place_states(tree, fill)
+
+  def _place_states(self, tree: Any, fill: Any) -> interface.ClientStates:
     tree, arrays = trees.stacked_leaves({} if tree is None else tree, what='client_states')
     if not arrays:
       return interface.ClientStates(tree=tree, num_clients=None, fetch=lambda empty: empty)
     spread = self._spread(tree, len(arrays[0]))
-    self._send('place_states', spread, range(self._crew.size))
+    calls = {}
+    for index in range(self._crew.size):
+      own = self._own(index, spread.num_clients)
+      self._send_rows(index, spread.handle, tree, own)
+      calls[index] = self._crew.call(index, 'place_states', spread.handle, fill, own.start)
+    self._crew.gather(calls)
     # From here on the members know them better.
     spread.tree = trees.map_leaves(lambda leaf: leaf[:0], tree)
     return interface.ClientStates(
-      tree=spread, num_clients=spread.num_clients, fetch=self._fetch_states
+      tree=spread,
+      num_clients=spread.num_clients,
+      fetch=self._fetch_states,
+      visit=functools.partial(self._visit_states, spread),
     )
 
   def round(
@@ -174,26 +189,34 @@ class HostsRuntime(interface.Runtime):
     first = min(first, count - 1)
     return slice(first, max(last, first + 1))
 
-  def _send(self, method: str, spread: _Spread, members: Any) -> None:
-    """Gives members their rows, a part at a time; see `_own`."""
-    for index in members:
-      if index not in spread.at:
-        own = self._own(index, spread.num_clients)
-        self._send_rows(method, index, spread.handle, spread.tree, own)
-        spread.at.add(index)
+  def _send_data(self, spread: _Spread, index: int) -> None:
+    """Gives a member the data of its clients, once; see `_own`."""
+    if index not in spread.at:
+      self._send_rows(index, spread.handle, spread.tree, self._own(index, spread.num_clients))
+      self._ask(index, 'place', spread.handle)
+      spread.at.add(index)
 
-  def _send_rows(self, method: str, index: int, handle: int, tree: Any, own: slice) -> None:
+  def _send_rows(self, index: int, handle: int, tree: Any, own: slice) -> None:
+    """Sends a member some rows, a part at a time."""
     rows = own.stop - own.start
-    size = sum(leaf[:1].nbytes for leaf in trees.leaves_of(tree)) or 1
+    size = sum(leaf[:1].nbytes for leaf in trees.leaves_of(tree) if not _is_repeated(leaf)) or 1
     each = max(1, _BYTES_AT_ONCE // size)
     for start in range(own.start, own.start + max(1, rows), each):
       part = slice(start, min(start + each, own.stop))
-      cut = _cut(tree, part)
-      self._ask(index, 'receive', handle, cut)
-    self._ask(index, method, handle)
+      self._ask(index, 'receive', handle, _cut(tree, part))
 
   def _ask(self, index: int, method: str, *arguments: Any) -> Any:
     return self._crew.gather({index: self._crew.call(index, method, *arguments)})[index]
+
+  def _visit_states(self, spread: _Spread, function: Any) -> list[Any]:
+    """What a function gives of each member's clients' states, where there are some."""
+    owned = list(enumerate(itertools.pairwise(self._bounds(spread.num_clients))))
+    calls = {
+      index: self._crew.call(index, 'visit', spread.handle, function, int(first))
+      for index, (first, last) in owned
+      if first < last
+    }
+    return list(self._crew.gather(calls).values())
 
   def _fetch_states(self, spread: _Spread) -> Any:
     bounds = self._bounds(spread.num_clients)
@@ -294,13 +317,14 @@ class HostsRuntime(interface.Runtime):
       positions = np.flatnonzero((owned >= first) & (owned < last))
       local = (owned[positions] - first).astype(np.int32)
       if together:
-        self._send('place', of_data, [index])
+        self._send_data(of_data, index)
         own = local
       else:
         rows = data_rows[positions]
         chosen = rows if len(rows) else np.zeros([1], np.int32)  # somebody's, for their form
-        cut = _cut(of_data.tree, chosen)
-        self._send_rows('place', index, sent.handle, cut, slice(0, len(chosen)))
+        cut = trees.map_leaves(lambda leaf, chosen=chosen: leaf[chosen], of_data.tree)
+        self._send_rows(index, sent.handle, cut, slice(0, len(chosen)))
+        self._ask(index, 'place', sent.handle)
         own = np.arange(len(rows), dtype=np.int32)
       handle = None if of_states is None else of_states.handle
       shares.append(
@@ -368,9 +392,21 @@ def _sent(plan: pieces.Plan, stage, is_last: bool, parts, env) -> member.Sent:
   )
 
 
-def _cut(tree: Any, rows: slice | np.ndarray) -> Any:
-  """Some rows of every leaf."""
-  return trees.map_leaves(lambda leaf: np.ascontiguousarray(leaf[rows]), tree)
+def _cut(tree: Any, rows: slice) -> Any:
+  """Some rows of every leaf, as they are sent."""
+
+  def cut(leaf):
+    part = leaf[rows]
+    if _is_repeated(part):
+      return member.Repeated(np.ascontiguousarray(part[:1]), len(part))
+    return np.ascontiguousarray(part)
+
+  return trees.map_leaves(cut, tree)
+
+
+def _is_repeated(leaf: np.ndarray) -> bool:
+  """Whether all rows are views of one, as of initial states."""
+  return leaf.strides[0] == 0 and len(leaf) > 1
 
 
 def _arrays(tree: Any) -> Any:

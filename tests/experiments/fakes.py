@@ -15,6 +15,8 @@ NUM_CLIENTS = 6
 
 
 class FakeStates:
+  visit = None
+
   def __init__(self, tree):
     self.tree = Tree((name, np.array(leaf)) for name, leaf in (tree or {}).items())
 
