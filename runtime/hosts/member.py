@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from runtime import interface, trees
 from runtime.hosts import pieces
+from runtime.hosts import rows as rows_lib
 from runtime.xla import runtime as xla_runtime
 from runtime.xla import stages as stages_lib
 
@@ -52,23 +53,6 @@ class Sent:
 
   parts: Mapping[int, Any]
   env: pieces.Values
-
-
-@dataclasses.dataclass(frozen=True)
-class Repeated:
-  """Rows that are all the same, as a leaf of what `Member.receive` takes.
-
-  Attributes:
-    row: [1, ...].
-    count: how many they are.
-  """
-
-  row: np.ndarray
-  count: int
-
-  def rows(self) -> np.ndarray:
-    """All of them [count, ...], a view."""
-    return np.broadcast_to(self.row, (self.count, *self.row.shape[1:]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,7 +138,9 @@ class Member:
 
   def _arrived(self, handle: int) -> Any:
     parts = [
-      trees.map_leaves(lambda leaf: leaf.rows() if isinstance(leaf, Repeated) else leaf, part)
+      trees.map_leaves(
+        lambda leaf: leaf.rows() if isinstance(leaf, rows_lib.Repeated) else leaf, part
+      )
       for part in self._arriving.pop(handle)
     ]
     if len(parts) == 1:

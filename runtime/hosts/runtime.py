@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import statistics
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -14,15 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from runtime import interface, trees
-from runtime.hosts import member, pieces
+from runtime.hosts import member, pieces, stragglers
+from runtime.hosts import rows as rows_lib
 from runtime.hosts.crew import Crew
 from runtime.xla import context as context_lib
 from runtime.xla import runtime as xla_runtime
 
 _BYTES_AT_ONCE = 2**24  # of arrays on their way to a member, or back
-_STRAGGLING = 2.0  # times the median of all members
-_TASKS_TO_STRAGGLE = 20  # in a row, before a word is said
-_SECONDS_TO_MATTER = 0.05
 
 
 class _Spread:
@@ -73,7 +70,7 @@ class HostsRuntime(interface.Runtime):
     self._known: list[set[int]] = [set() for _ in range(crew.size)]  # plans, by member
     self._placed: weakref.WeakSet[_Spread] = weakref.WeakSet()
     self._dropped: collections.deque[int] = collections.deque()
-    self._slow_tasks = [0] * crew.size
+    self._stragglers = stragglers.Stragglers(crew.size)
     self.bytes_sent = 0  # to one member; all get the same
     self.bytes_received = 0  # from all members together
 
@@ -179,18 +176,11 @@ class HostsRuntime(interface.Runtime):
     weakref.finalize(spread, self._dropped.append, spread.handle)
     return spread
 
-  def _bounds(self, count: int) -> np.ndarray:
-    """Member m has the clients from the m-th to the (m + 1)-th of these."""
-    return np.arange(self._crew.size + 1) * count // self._crew.size
-
   def _own(self, index: int, count: int) -> slice:
-    """The rows that a member is given: its own, or where it has none some other's as a form."""
-    first, last = self._bounds(count)[index : index + 2]
-    first = min(first, count - 1)
-    return slice(first, max(last, first + 1))
+    return rows_lib.own(index, count, self._crew.size)
 
   def _send_data(self, spread: _Spread, index: int) -> None:
-    """Gives a member the data of its clients, once; see `_own`."""
+    """Gives a member the data of its clients, once."""
     if index not in spread.at:
       self._send_rows(index, spread.handle, spread.tree, self._own(index, spread.num_clients))
       self._ask(index, 'place', spread.handle)
@@ -199,18 +189,22 @@ class HostsRuntime(interface.Runtime):
   def _send_rows(self, index: int, handle: int, tree: Any, own: slice) -> None:
     """Sends a member some rows, a part at a time."""
     rows = own.stop - own.start
-    size = sum(leaf[:1].nbytes for leaf in trees.leaves_of(tree) if not _is_repeated(leaf)) or 1
+    size = (
+      sum(leaf[:1].nbytes for leaf in trees.leaves_of(tree) if not rows_lib.is_repeated(leaf)) or 1
+    )
     each = max(1, _BYTES_AT_ONCE // size)
     for start in range(own.start, own.start + max(1, rows), each):
       part = slice(start, min(start + each, own.stop))
-      self._ask(index, 'receive', handle, _cut(tree, part))
+      self._ask(index, 'receive', handle, rows_lib.cut(tree, part))
 
   def _ask(self, index: int, method: str, *arguments: Any) -> Any:
     return self._crew.gather({index: self._crew.call(index, method, *arguments)})[index]
 
   def _visit_states(self, spread: _Spread, function: Any) -> list[Any]:
     """What a function gives of each member's clients' states, where there are some."""
-    owned = list(enumerate(itertools.pairwise(self._bounds(spread.num_clients))))
+    owned = list(
+      enumerate(itertools.pairwise(rows_lib.bounds(spread.num_clients, self._crew.size)))
+    )
     calls = {
       index: self._crew.call(index, 'visit', spread.handle, function, int(first))
       for index, (first, last) in owned
@@ -219,7 +213,7 @@ class HostsRuntime(interface.Runtime):
     return list(self._crew.gather(calls).values())
 
   def _fetch_states(self, spread: _Spread) -> Any:
-    bounds = self._bounds(spread.num_clients)
+    bounds = rows_lib.bounds(spread.num_clients, self._crew.size)
     size = sum(
       leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in trees.leaves_of(spread.tree)
     )
@@ -313,7 +307,9 @@ class HostsRuntime(interface.Runtime):
     together = of_data.num_clients == count and np.array_equal(owned, data_rows)
     sent = of_data if together else self._spread(None, of_data.num_clients)
     shares = []
-    for index, (first, last) in enumerate(itertools.pairwise(self._bounds(count))):
+    for index, (first, last) in enumerate(
+      itertools.pairwise(rows_lib.bounds(count, self._crew.size))
+    ):
       positions = np.flatnonzero((owned >= first) & (owned < last))
       local = (owned[positions] - first).astype(np.int32)
       if together:
@@ -322,8 +318,9 @@ class HostsRuntime(interface.Runtime):
       else:
         rows = data_rows[positions]
         chosen = rows if len(rows) else np.zeros([1], np.int32)  # somebody's, for their form
-        cut = trees.map_leaves(lambda leaf, chosen=chosen: leaf[chosen], of_data.tree)
-        self._send_rows(index, sent.handle, cut, slice(0, len(chosen)))
+        self._send_rows(
+          index, sent.handle, rows_lib.taken(of_data.tree, chosen), slice(0, len(chosen))
+        )
         self._ask(index, 'place', sent.handle)
         own = np.arange(len(rows), dtype=np.int32)
       handle = None if of_states is None else of_states.handle
@@ -351,18 +348,12 @@ class HostsRuntime(interface.Runtime):
     return answers
 
   def _watch_stragglers(self, seconds: Sequence[float]) -> None:
-    """Names a member that is slow again and again."""
-    median = statistics.median(seconds)
-    for index, own in enumerate(seconds):
-      is_slow = len(seconds) > 1 and own > _STRAGGLING * median and own > _SECONDS_TO_MATTER
-      self._slow_tasks[index] = self._slow_tasks[index] + 1 if is_slow else 0
-      if self._slow_tasks[index] == _TASKS_TO_STRAGGLE:
-        warnings.warn(
-          f'Cohort worker {index} ({self._ask(index, "name")}) holds the others up: it has taken'
-          f' more than {_STRAGGLING:g} times the median for {_TASKS_TO_STRAGGLE} rounds.',
-          RuntimeWarning,
-          stacklevel=2,
-        )
+    for index in self._stragglers.found(seconds):
+      warnings.warn(
+        f'Cohort worker {index} ({self._ask(index, "name")}) {stragglers.WORDS}',
+        RuntimeWarning,
+        stacklevel=2,
+      )
 
   def _drop_unused(self) -> None:
     while self._dropped:
@@ -390,23 +381,6 @@ def _sent(plan: pieces.Plan, stage, is_last: bool, parts, env) -> member.Sent:
     parts={i: _arrays(parts[i]) for need in needs for i in need.parts},
     env={name: _arrays(env[name]) for need in needs for name in need.names},
   )
-
-
-def _cut(tree: Any, rows: slice) -> Any:
-  """Some rows of every leaf, as they are sent."""
-
-  def cut(leaf):
-    part = leaf[rows]
-    if _is_repeated(part):
-      return member.Repeated(np.ascontiguousarray(part[:1]), len(part))
-    return np.ascontiguousarray(part)
-
-  return trees.map_leaves(cut, tree)
-
-
-def _is_repeated(leaf: np.ndarray) -> bool:
-  """Whether all rows are views of one, as of initial states."""
-  return leaf.strides[0] == 0 and len(leaf) > 1
 
 
 def _arrays(tree: Any) -> Any:
