@@ -22,6 +22,7 @@ from runtime.xla import (
   lowered,
   mixed,
   partition,
+  population,
   program,
   stages,
   subgraphs,
@@ -92,6 +93,24 @@ class XlaContext(tff.framework.SyncContext):
 
   def __exit__(self, *exception: Any) -> None:
     self._installed.pop().__exit__(*exception)
+
+  def place(
+    self, client_data: Any, *, client_ids: Sequence[str] | None = None
+  ) -> population.Population:
+    """Reads the clients of a simulation's data and uploads them, once.
+
+    A cohort is then `placed[rows]`, for a parameter at CLIENTS whose values are data sets.
+
+    Args:
+      client_data: a `tff.simulation.datasets.ClientData`, preprocessed to numbers.
+      client_ids: which clients; by default all.
+
+    Raises:
+      ValueError: there are no clients, or elements of a component differ in rank.
+      UnsupportedComputationError: elements are not numbers.
+      MemoryError: they do not fit on the device.
+    """
+    return population.Population(client_data, device=self.devices[0], client_ids=client_ids)
 
   def program(self, computation: Any) -> program.Program:
     """The compiled form of a computation, made once."""

@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from runtime import interface, trees
 from runtime.xla import devices as devices_lib
-from runtime.xla import executable, program, stages
+from runtime.xla import executable, population, program, stages
 from runtime.xla.lowering import datasets, sequences, support
 
 # What tracing raises when an op is used in a way that is not foreseen.
@@ -78,7 +78,8 @@ class LoweredPrograms:
       types.append(new_type)
       leaves.append(of_part)
       if stages.is_client_part(type_):
-        rows.append(np.arange(count))
+        is_placed = _is_placed(type_, value)
+        rows.append(value.rows if is_placed else np.arange(count))
     cohort = executable.Cohort(rows=rows, settings=None, count=count, limit=None)
     while True:
       block = 1 if how.serial_reasons else self._clients_per_block
@@ -111,6 +112,8 @@ class LoweredPrograms:
 
   def _placed(self, key: Any, type_: Any, value: Any) -> tuple[Any, list[Any]]:
     """A part with its sequences replaced by padded arrays: (type, leaves)."""
+    if _is_placed(type_, value):
+      return value.population.padded_type, value.population.leaves
     is_clients = stages.is_client_part(type_)
     member = trees.member(type_)
     values = list(value) if is_clients else [value]
@@ -140,6 +143,13 @@ class LoweredPrograms:
       server = tff.FederatedType(types[0], tff.SERVER)
       return server, leaves
     return types[0], leaves
+
+
+def _is_placed(type_: Any, value: Any) -> bool:
+  """Whether a parameter's part is some clients of a population, and of its type."""
+  if not isinstance(value, population.Clients):
+    return False
+  return trees.member(type_).is_assignable_from(value.population.type)
 
 
 def _stacked(type_: Any, column: Sequence[Any], what: Sequence[str], size: int) -> tf.Tensor:

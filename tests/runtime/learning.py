@@ -64,6 +64,35 @@ def functional_model():
   )
 
 
+def reconstruction():
+  """Federated reconstruction of two layers, of which each client keeps the second to itself."""
+
+  def model():
+    hidden, output = (
+      tf.keras.layers.Dense(n, kernel_initializer=tf.keras.initializers.RandomUniform(seed=n))
+      for n in (4, CLASSES)
+    )
+    inputs = tf.keras.layers.Input((FEATURES,))
+    return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
+      keras_model=tf.keras.Model(inputs, output(hidden(inputs))),
+      global_layers=[hidden],
+      local_layers=[output],
+      input_spec=SPEC,
+    )
+
+  sgd = tff.learning.optimizers.build_sgdm(0.1)
+  return tff.learning.algorithms.build_fed_recon(
+    model,
+    loss_fn=_loss,
+    metrics_fn=lambda: [tf.keras.metrics.SparseCategoricalAccuracy()],
+    client_optimizer_fn=sgd,
+    reconstruction_optimizer_fn=sgd,
+    dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
+      split_dataset=True
+    ),
+  )
+
+
 def leaves(value):
   """The arrays of a state or of metrics, whatever classes hold them."""
   if attrs.has(type(value)):
@@ -162,6 +191,25 @@ def _lstm():
   return _network(layers, spec, spec, words, draw)
 
 
+def _gru():
+  """A text's last state: its lists have as many elements as words, and one."""
+  words, length = 5, 6
+
+  def layers(initializer):
+    return [
+      tf.keras.layers.Embedding(words, 4, embeddings_initializer=initializer()),
+      tf.keras.layers.GRU(3, kernel_initializer=initializer(), recurrent_initializer=initializer()),
+      tf.keras.layers.LayerNormalization(),
+    ]
+
+  def draw(rng, n):
+    text = rng.integers(0, words, (n, length)).astype(np.int32)
+    return text, rng.integers(0, CLASSES, n).astype(np.int32)
+
+  texts = tf.TensorSpec([None, length], tf.int32)
+  return _network(layers, texts, tf.TensorSpec([None], tf.int32), CLASSES, draw)
+
+
 def _convolution():
   def layers(initializer):
     return [
@@ -179,4 +227,4 @@ def _convolution():
   return _network(layers, images, tf.TensorSpec([None], tf.int32), CLASSES, draw)
 
 
-NETWORKS = {'lstm': _lstm, 'convolution': _convolution}
+NETWORKS = {'lstm': _lstm, 'gru': _gru, 'convolution': _convolution}

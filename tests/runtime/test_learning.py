@@ -60,6 +60,13 @@ def test_iterators_in_blocks(native):
 
 
 @pytest.mark.slow
+def test_reconstruction(native):
+  """Local variables are fitted on one part of a client's data, global ones on the other."""
+  process = learning.reconstruction()
+  learning.assert_compiled_as_native(native, process, learning.data_sets(), (None, 4))
+
+
+@pytest.mark.slow
 def test_evaluation(native):
   process = _ALGORITHMS.build_fed_eval(learning.keras_model)
   clients = learning.data_sets()
@@ -83,7 +90,7 @@ def test_k_means(native):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', ['lstm', 'convolution'])
+@pytest.mark.parametrize('name', learning.NETWORKS)
 def test_networks(native, name):
   model, clients = learning.NETWORKS[name]()
   process = _ALGORITHMS.build_weighted_fed_avg(model, _SGD)

@@ -23,7 +23,7 @@ NotLowered = datasets.NotLowered
 Value = tf.Tensor | datasets.Held
 Handler = Callable[['Interpreter', Any, list[Any]], list[Any]]
 
-_IDENTITIES = ('EnsureShape', 'Identity', 'PreventGradient', 'Snapshot', 'StopGradient')
+_IDENTITIES = ('Identity', 'IdentityN', 'PreventGradient', 'Snapshot', 'StopGradient')
 _IGNORED = ('Assert', 'AssertV2', 'CheckNumerics', 'NoOp')  # XLA cannot fail either.
 
 
@@ -54,6 +54,8 @@ class Interpreter:
     self.list_lengths: set[int] = set()
     # What is the same in every element of a tensor list, by the list's id.
     self.list_elements: dict[int, tuple[tf.Tensor, Any]] = {}
+    # How many elements a tensor list has, by the list's id.
+    self.lengths: dict[int, tuple[tf.Tensor, int]] = {}
     # Shapes as tensors, of which some sizes are known: by id, which the tensor keeps.
     self.known_sizes: dict[int, tuple[tf.Tensor, list[int | None]]] = {}
     self._library = {f.signature.name: f for f in graph_def.library.function}
@@ -139,11 +141,9 @@ class Interpreter:
       return self.call(node.op, inputs)
     if node.op in _IGNORED:
       return inputs[:1]
+    if node.op in _IDENTITIES:
+      return inputs
     if any(isinstance(i, datasets.Held) for i in inputs):
-      if node.op in _IDENTITIES:
-        return inputs[:1]
-      if node.op == 'IdentityN':
-        return inputs
       held = next(type(i).__name__ for i in inputs if isinstance(i, datasets.Held))
       raise NotLowered(f'the op {node.op} of a data set, iterator or variable ({held})')
     return self.op(node, inputs)
@@ -174,6 +174,7 @@ class Interpreter:
   ) -> list[tf.Tensor]:
     """A loop over tensors through which the state is threaded."""
     keys, before = list(self.state), dict(self.state)
+    kept: list[bool] = []
 
     def enter(states):
       self.state = {**before, **dict(zip(keys, states, strict=True))}
@@ -189,14 +190,20 @@ class Interpreter:
       self.session.depth -= 1
       if any(isinstance(k, datasets.Variable) for k in self.state if k not in before):
         raise NotLowered('a variable that is initialised inside of a loop')
-      return results, [_as_shaped(self.state[k], before[k]) for k in keys]
+      new_states = [_as_shaped(self.state[k], before[k]) for k in keys]
+      pairs = zip([*results, *new_states], [*values, *states], strict=True)
+      kept[:] = [new is old for new, old in pairs]
+      return results, new_states
 
     values = [tf.convert_to_tensor(v) for v in start]
-    results, states = tf.while_loop(
-      threaded_cond, threaded_body, (values, [before[k] for k in keys])
-    )
-    enter(states)
-    return list(results)
+    begin = [*values, *(before[k] for k in keys)]
+    results, states = tf.while_loop(threaded_cond, threaded_body, (values, begin[len(values) :]))
+    # What no turn changes goes past the loop, not through it: constants stay known, and XLA
+    # fails to carry one through several loops in a row.
+    pairs = zip([*results, *states], begin, kept, strict=True)
+    after = [old if same else new for new, old, same in pairs]
+    enter(after[len(values) :])
+    return after[: len(values)]
 
   def cond(
     self,
@@ -281,6 +288,15 @@ class Interpreter:
     """Says what every element of a tensor list is, as far as is known."""
     if element is not None:
       self.list_elements[id(value)] = (value, element)
+
+  def length_of(self, value: Any) -> int | None:
+    """How many elements a tensor list has, None if it is not known."""
+    return self.lengths.get(id(value), (None, None))[1]
+
+  def set_length(self, value: tf.Tensor, length: int | None) -> None:
+    """Says how many elements a tensor list has, if that is known."""
+    if length is not None:
+      self.lengths[id(value)] = (value, length)
 
   def sizes(self, shape: tf.Tensor) -> list[int | None] | None:
     """The sizes in a shape tensor, None for those that are not known; None for no shape."""
@@ -415,11 +431,13 @@ def _while(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     return [held[i] if i in held else next(remaining) for i in range(len(inputs))]
 
   elements = [interpreter.element_of(v) for v in start]
+  lengths = [interpreter.length_of(v) for v in start]  # No turn changes one that is known.
   after: list[Any] = []
 
   def run_body(*values):
-    for value, element in zip(values, elements, strict=True):
+    for value, element, length in zip(values, elements, lengths, strict=True):
       interpreter.set_element(value, element)
+      interpreter.set_length(value, length)
     outputs = interpreter.call(body, full(values))
     after[:] = [interpreter.element_of(o) for i, o in enumerate(outputs) if i not in held]
     if any(outputs[i] is not v for i, v in held.items()):
@@ -432,8 +450,9 @@ def _while(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   iterators = interpreter.partial_iterators()
   if not iterators or interpreter.scope.lanes == 1:
     results = interpreter.while_loop(run_cond, run_body, start)
-    for result, element in zip(results, after, strict=True):
+    for result, element, length in zip(results, after, lengths, strict=True):
       interpreter.set_element(result, element)
+      interpreter.set_length(result, length)
     return full(results)
 
   def run_cond_while_full(*values):

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -178,7 +178,7 @@ class Store:
 
   def form(self, key: Any, type_: Any, cohort: Sequence[Arrays]) -> Form:
     """The form for a cohort's data sets: one that was used for `key` before, if one fits."""
-    needed = _form(type_, cohort)
+    needed = form_of(type_, cohort)
     fitting = [f for f in self._forms[key] if f.holds(needed)]
     if not fitting:
       fitting = [_rounded(needed)]
@@ -194,7 +194,7 @@ class Store:
       self._cohorts.move_to_end(key)
       return self._cohorts[key][1]
     with tf.device(device):
-      leaves = [tf.convert_to_tensor(leaf) for leaf in _stacked(cohort, form, type_, size)]
+      leaves = [tf.convert_to_tensor(leaf) for leaf in stacked(cohort, form, type_, size)]
     # The arrays are kept, so that their ids are not given to others.
     self._cohorts[key] = (list(cohort), leaves)
     while len(self._cohorts) > _LAST_COHORTS:
@@ -202,7 +202,8 @@ class Store:
     return leaves
 
 
-def _form(type_: tff.SequenceType, cohort: Sequence[Arrays]) -> Form:
+def form_of(type_: tff.SequenceType, cohort: Sequence[Arrays]) -> Form:
+  """The smallest form of some data sets."""
   largest, is_full = [], True
   for component, leaf in enumerate(trees.leaf_types(type_.element)):
     sizes = [a.sizes[component] for a in cohort if a.count]
@@ -229,9 +230,10 @@ def bucket(size: int) -> int:
   return -(-max(1, size) // step) * step
 
 
-def _stacked(
+def stacked(
   cohort: Sequence[Arrays], form: Form, type_: tff.SequenceType, size: int
 ) -> list[np.ndarray]:
+  """The leaves [size, ...] of `padded_type`; clients beyond the cohort are empty."""
   leaves, sizes = [], []
   types = trees.leaf_types(type_.element)
   for component, (leaf, open_sizes) in enumerate(zip(types, form.open_sizes, strict=True)):
@@ -280,6 +282,18 @@ def _from_list(type_, elements: list[Any], what: str) -> Arrays:
   return Arrays(tuple(arrays), tuple(sizes))
 
 
+def reader_of_clients(type_: tff.SequenceType, client_data: Any) -> Callable[[str], Arrays]:
+  """Reads the data sets of a `tff.simulation.datasets.ClientData` by the clients' names."""
+
+  @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.string)])
+  def variant(client_id):
+    return tf.data.experimental.to_variant(client_data.serializable_dataset_fn(client_id))
+
+  read = _reader(type_, _Spec(client_data.element_type_structure))
+  dataset = client_data.create_tf_dataset_for_client
+  return lambda name: _read(type_, lambda: read(variant(name)), lambda: dataset(name), name)
+
+
 def _from_dataset(type_, dataset: tf.data.Dataset, what: str) -> Arrays:
   types = trees.leaf_types(type_.element)
   spec = tf.nest.map_structure(lambda s: s, dataset.element_spec)
@@ -292,17 +306,22 @@ def _from_dataset(type_, dataset: tf.data.Dataset, what: str) -> Arrays:
       trees.static_shape(leaf)
     ):
       raise ValueError(f'{what}.{name} has elements of type {leaf}; {expected} is expected.')
+  read = _reader(type_, _Spec(dataset.element_spec))
+  variant = tf.data.experimental.to_variant
+  return _read(type_, lambda: read(variant(dataset)), lambda: dataset, what)
+
+
+def _read(type_, read: Callable[[], Any], dataset: Callable[[], Any], what: str) -> Arrays:
+  """What a reader gives; element by element if there are more than it takes at once."""
   try:
-    *arrays, sizes = _reader(type_, _Spec(dataset.element_spec))(
-      tf.data.experimental.to_variant(dataset)
-    )
+    *arrays, sizes = read()
   except tf.errors.InvalidArgumentError as error:
     if 'empty' in error.message:
       return _from_list(type_, [], what)
     if 'more than one element' in error.message:
-      return _from_list(type_, list(dataset), what)
+      return _from_list(type_, list(dataset()), what)
     raise
-  axes = [_open_axes(leaf) for leaf in types]
+  axes = [_open_axes(leaf) for leaf in trees.leaf_types(type_.element)]
   splits = np.cumsum([len(a) for a in axes])[:-1]
   return Arrays(
     tuple(a.numpy() for a in arrays),

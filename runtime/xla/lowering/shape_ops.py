@@ -28,10 +28,27 @@ def _reserved_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
     # The gradient of reading a list: as long as that one. XLA would refuse another length.
     if len(interp.list_lengths) != 1:
       raise NotLowered('a tensor list whose length is not known')
-    inputs = [inputs[0], tf.constant(*interp.list_lengths)]
-  else:
-    interp.list_lengths.add(int(length))
-  return interp.op(node, inputs)
+    (length,) = interp.list_lengths
+  return [
+    _of_length(interp, interp.op(node, [inputs[0], tf.constant(int(length))])[0], int(length))
+  ]
+
+
+def _of_length(interp: _Interpreter, result: tf.Tensor, length: int) -> tf.Tensor:
+  interp.list_lengths.add(length)
+  interp.set_length(result, length)
+  return result
+
+
+def _length(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  known = interp.length_of(inputs[0])
+  return interp.op(node, inputs) if known is None else [tf.constant(known)]
+
+
+def _set_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  (result,) = interp.op(node, inputs)
+  interp.set_length(result, interp.length_of(inputs[0]))
+  return [result]
 
 
 def _push_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -84,9 +101,10 @@ def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _list_of_tensor(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  (result,) = interp.op(node, inputs)
   if inputs[0].shape.rank and inputs[0].shape[0] is not None:
-    interp.list_lengths.add(inputs[0].shape[0])
-  return interp.op(node, inputs)
+    _of_length(interp, result, inputs[0].shape[0])
+  return [result]
 
 
 def _shape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -121,8 +139,10 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   Shape=_shape,
   StridedSlice=_strided_slice,
   TensorListFromTensor=_list_of_tensor,
+  TensorListLength=_length,
   TensorListPopBack=_pop_back,
   TensorListPushBack=_push_back,
   TensorListReserve=_reserved_list,
+  TensorListSetItem=_set_item,
   XlaOptimizationBarrier=_barrier,
 )
