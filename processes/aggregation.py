@@ -87,3 +87,20 @@ def loss_metrics(total) -> Tree:
 def loss_report(statistics) -> Tree:
   """What a client adds to its report for `loss_metrics`."""
   return Tree(**statistics, participants=tf.constant(1.0))
+
+
+def agreement_report(choosing, choice, noiseless) -> Tree:
+  """What a client adds to its report about a private choice, for `agreement_metrics`.
+
+  Args:
+    choosing: bool scalar, whether it had to choose.
+    choice: its private choice, int scalar.
+    noiseless: what it would have chosen without noise.
+  """
+  agreeing = choosing & tf.equal(choice, noiseless)
+  return Tree(choices=tf.cast(choosing, tf.float32), agreeing=tf.cast(agreeing, tf.float32))
+
+
+def agreement_metrics(total) -> Tree:
+  """The share of private choices that noise did not change: for a simulation's eyes only."""
+  return Tree(selection_agreement=total['agreeing'] / tf.maximum(total['choices'], 1.0))

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from privacy import selection
 from processes import setup
+from processes.aggregation import agreement_metrics, agreement_report
 from processes.method import BuildSpec, Tree
 from runtime import random_streams
 from runtime.noise_key import NOISE_KEY
@@ -101,7 +102,10 @@ class ClusterModels:
     }
 
   def init_server(self, server) -> Tree:
-    """The entry `clusters` of the server state: distinct random starts.
+    """The entries `clusters` of the server state, and with privacy `selections`.
+
+    `selections` counts the choices so far, and those that noise did not change. The clusters have
+    distinct random starts.
 
     Linear models all start at zero, and equal cluster models could never be told apart. So
     their weights get normal noise of standard deviation `cluster_init_stddev`, by default
@@ -121,7 +125,10 @@ class ClusterModels:
         stddev = server['hyperparameters']['cluster_init_stddev']
         start = Tree(start, weights=start['weights'] + stddev * noise)
       starts.append(start)
-    return Tree(clusters=tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *starts))
+    clusters = tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *starts)
+    if not self._private:
+      return Tree(clusters=clusters)
+    return Tree(clusters=clusters, selections=Tree(choices=tf.zeros([]), agreeing=tf.zeros([])))
 
   def model_of(self, server, cluster):
     """The model of one cluster (of the first, before a choice is made)."""
@@ -129,7 +136,9 @@ class ClusterModels:
     return tf.nest.map_structure(lambda t: tf.gather(t, index), server['clusters'])
 
   def choose(self, server, client, data):
-    """The client's cluster in this round, int32: a new choice, or the last one.
+    """(The client's cluster in this round, int32: a new choice, or the last one; its agreement).
+
+    The agreement is what the client reports about a private choice; nothing without privacy.
 
     Formal guarantee: every new choice is an exponential mechanism of `selection_epsilon` on
     the client's training examples, and there are at most `selection_rounds` of them. A
@@ -139,17 +148,18 @@ class ClusterModels:
     in_time = tf.cast(server['round'], tf.float32) < rounds
     choosing = in_time | ((client['cluster'] < 0) & (rounds > 0.0))
     scores = self._scores(server, data, tf.where(choosing, self.num_clusters, 0))
+    choice, agreement = tf.argmin(scores, output_type=tf.int32), Tree()
     if self._private:
+      noiseless = choice
       choice = selection.report_noisy_min(
         random_streams.key(client[NOISE_KEY], Stream.SELECTION, server['round'], data['client_id']),
         scores,
         self._sensitivity(server, data),
         server['hyperparameters']['selection_epsilon'],
       )
-    else:
-      choice = tf.argmin(scores, output_type=tf.int32)
+      agreement = agreement_report(choosing, choice, noiseless)
     # Where no choice is ever made all clients are in the first cluster.
-    return tf.where(choosing, choice, tf.maximum(client['cluster'], 0))
+    return tf.where(choosing, choice, tf.maximum(client['cluster'], 0)), agreement
 
   def _scores(self, server, data, count):
     """Scores [G] of the first `count` clusters; the work of the others is saved."""
@@ -183,7 +193,7 @@ class ClusterModels:
     others = tf.cast(tf.maximum(data['num_examples'] - 1, 1), tf.float32)
     return (1.0 if self._score == 'error_rate' else clip) / others
 
-  def report(self, update, cluster, data) -> Tree:
+  def report(self, update, cluster, agreement, data) -> Tree:
     """What a client sends, to be summed: its update, in the row of its cluster."""
     weight = tf.constant(1.0)
     if self._weighting == 'examples':
@@ -199,10 +209,11 @@ class ClusterModels:
       update=tf.nest.map_structure(in_its_row, update),
       weight=tf.where(chosen, weight, 0.0),
       members=tf.cast(chosen, tf.float32),
+      **agreement,
     )
 
-  def updated(self, server, total):
-    """From the sum of the reports: the new cluster models (equations 16 and 17)."""
+  def updated(self, server, total) -> Tree:
+    """The server's state after a round: new cluster models (equations 16 and 17), counts."""
     weight = total['weight']
     # Nobody chose the cluster: it stays as it is.
     factor = tf.where(weight > 0.0, 1.0 / tf.maximum(weight, 1e-30), 0.0)
@@ -211,11 +222,22 @@ class ClusterModels:
     def add_mean(clusters, update):
       return clusters + tf.reshape(factor, [-1] + [1] * (update.shape.rank - 1)) * update
 
-    return tf.nest.map_structure(add_mean, server['clusters'], total['update'])
+    clusters = tf.nest.map_structure(add_mean, server['clusters'], total['update'])
+    new_server = Tree(server, clusters=clusters)
+    if self._private:
+      counts = server['selections']
+      new_server['selections'] = Tree((name, counts[name] + total[name]) for name in counts)
+    return new_server
 
-  def metrics(self, total) -> Tree:
-    """How many of the participants are in each cluster: for a simulation's eyes only."""
-    return Tree((f'cluster_{g}_size', total['members'][g]) for g in range(self.num_clusters))
+  def metrics(self, server, total) -> Tree:
+    """For a simulation's eyes only: participants in each cluster, agreement of all choices so far.
+
+    Args:
+      server: after the round.
+      total: of the round's reports.
+    """
+    sizes = Tree((f'cluster_{g}_size', total['members'][g]) for g in range(self.num_clusters))
+    return Tree(sizes, **agreement_metrics(server['selections'])) if self._private else sizes
 
 
 def bounded(losses, clip):

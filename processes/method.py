@@ -182,7 +182,8 @@ class FederatedMethod:
   _init_client: Callable[[Tree], Tree]
   _models: Mapping[str, Callable[[Tree, Tree], model_lib.Params]]
   _model: model_lib.Model
-  _release: Callable[[Tree, Tree, Tree], Tree] | None = None
+  _release: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None = None
+  _release_metrics: Callable[[Tree], Tree] | None = None
   compared_groups: tuple[tuple[str, str], ...] = ()
 
   def initial_server_state(
@@ -363,12 +364,11 @@ class FederatedMethod:
 
     Returns:
       `(server_state@SERVER, client_state@CLIENTS, data@CLIENTS) -> (server_state@SERVER,
-      client_state@CLIENTS, metrics@SERVER)`, a round that changes the clients' states only
-      and has no metrics.
+      client_state@CLIENTS, metrics@SERVER)`, a round that changes the clients' states only.
     """
     server_type, client_type, _ = self.process.next.type_signature.parameter
-    choose = self._release
-    if choose is None:
+    choose, metrics = self._release, self._release_metrics
+    if choose is None or metrics is None:
       raise ValueError('The method releases nothing after its last round.')
 
     @tff.tensorflow.computation(
@@ -377,17 +377,17 @@ class FederatedMethod:
     def release_of_client(server, client, data):
       return choose(server, client, data)
 
-    @tff.tensorflow.computation
-    def no_metrics():
-      return Tree()
+    @tff.tensorflow.computation(release_of_client.type_signature.result[0])
+    def metrics_of(total):
+      return metrics(total)
 
     @tff.federated_computation(
       server_type, client_type, tff.FederatedType(examples.tff_type, tff.CLIENTS)
     )
     def release(server_state, client_state, data):
       server_at_clients = _broadcast(server_state)
-      chosen = tff.federated_map(release_of_client, (server_at_clients, client_state, data))
-      return server_state, chosen, tff.federated_value(no_metrics(), tff.SERVER)
+      report, chosen = tff.federated_map(release_of_client, (server_at_clients, client_state, data))
+      return server_state, chosen, tff.federated_map(metrics_of, tff.federated_sum(report))
 
     return release
 
@@ -473,7 +473,8 @@ def assemble(
   init_client: Callable[[Tree], Mapping[str, Any]] | None = None,
   attributes: Attributes | None = None,
   released_metrics: frozenset[str] = frozenset(),
-  release: Callable[[Tree, Tree, Tree], Tree] | None = None,
+  release: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None = None,
+  release_metrics: Callable[[Tree], Tree] | None = None,
   server_step: Callable[[Mapping[str, float]], float] | None = None,
 ) -> FederatedMethod:
   """Makes a method of what its clients and its server do.
@@ -496,7 +497,8 @@ def assemble(
       privacy parameters at example level.
     released_metrics: names of metrics that are DP releases.
     release: what a client does after the last round, for methods in which it then chooses
-      what it releases: (server state, client state, held-out data) -> client state.
+      what it releases: (server state, client state, held-out data) -> (report, client state).
+    release_metrics: sum of these reports -> metrics.
     server_step: see `FederatedMethod`; by default `server_learning_rate`.
   """
   if spec.plan.unit == 'example':  # what is clipped is what the plan says
@@ -606,4 +608,5 @@ def assemble(
     _models=models,
     _model=spec.model,
     _release=release,
+    _release_metrics=release_metrics,
   )

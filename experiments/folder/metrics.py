@@ -20,7 +20,7 @@ ROUND = 'round'
 
 def is_better_high(metric: str) -> bool:
   """Whether a larger value of a metric is better."""
-  return 'accuracy' in metric
+  return 'accuracy' in metric or 'agreement' in metric
 
 
 class Row(NamedTuple):

@@ -131,11 +131,12 @@ class Loop:
       self._evaluate()
     while self.rounds_done < self._last:
       self._stop_if_asked()
-      self._pending.append((self.rounds_done + 1, self._population.round()))
+      metrics = self._population.round()
       self._keeper.begin()
       self.rounds_done += 1
       if self.rounds_done == self._last and self.runs[0].method.releases:
-        self._population.release()
+        metrics = {**metrics, **self._population.release()}
+      self._pending.append((self.rounds_done, metrics))
       if self._is_evaluation_due():
         self._collect(then_show=False)
         self._evaluate()

@@ -111,17 +111,22 @@ class Population:
     )  # fmt: skip
     return metrics
 
-  def release(self) -> None:
-    """Lets every client of the one run choose what it releases, by its held-out examples."""
+  def release(self) -> Any:
+    """Lets every client of the one run choose what it releases, by its held-out examples.
+
+    Returns:
+      Metrics of the choices.
+    """
     (run,) = self.runs
     validation = run.dataset.validation
     assert validation is not None  # the configuration has been checked
     everyone = np.arange(validation.num_clients)
     held_out = validation.load(everyone)
-    self.server, _ = self.machine.round(
+    self.server, metrics = self.machine.round(
       run.method.build_release(examples_spec(held_out)), self.server, self.clients,
       self.machine.place(client_data(held_out)), everyone, data_rows=None, settings=None,
     )  # fmt: skip
+    return metrics
 
   def evaluate(self, tables: Sequence[MetricTable], round_: int, *, each_client: bool) -> None:
     """Adds each run's metrics after `round_` rounds to its table; see `Evaluator`."""

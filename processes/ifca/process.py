@@ -37,15 +37,15 @@ def build(spec: BuildSpec) -> FederatedMethod:
   clusters = ClusterModels(spec)
 
   def client_update(server, client, data):
-    cluster = clusters.choose(server, client, data)
+    cluster, agreement = clusters.choose(server, client, data)
     start = clusters.model_of(server, cluster)
     params, statistics = train(start, server, client, data)
-    report = clusters.report(trees.subtract(params, start), cluster, data)
+    report = clusters.report(trees.subtract(params, start), cluster, agreement, data)
     return Tree(**report, **loss_report(statistics)), Tree(client, cluster=cluster)
 
   def server_update(server, total):
-    new_server = Tree(server, clusters=clusters.updated(server, total))
-    return new_server, Tree(**loss_metrics(total), **clusters.metrics(total))
+    new_server = clusters.updated(server, total)
+    return new_server, Tree(**loss_metrics(total), **clusters.metrics(new_server, total))
 
   return assemble(
     spec,

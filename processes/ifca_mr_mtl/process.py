@@ -62,7 +62,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     return clustering
 
   def client_update(server, client, data):
-    cluster = clusters.choose(server, client, data)
+    cluster, agreement = clusters.choose(server, client, data)
     centre = clusters.model_of(server, cluster)
     sharing = shared(server, server['round'])
     start = trees.where(sharing | (client['started'] < 1), centre, client['model'])
@@ -82,15 +82,15 @@ def build(spec: BuildSpec) -> FederatedMethod:
       data,
       regularizer_gradient=towards_centre if after == 'mr_mtl' else None,
     )
-    report = clusters.report(trees.subtract(params, centre), cluster, data)
+    report = clusters.report(trees.subtract(params, centre), cluster, agreement, data)
     # Finetuning begins at the cluster's model, the others at what the silo trained last.
     started = 1 - tf.cast(sharing, tf.int32) if after == 'finetune' else tf.constant(1, tf.int32)
     new_client = Tree(client, cluster=cluster, model=params, started=started)
     return Tree(**report, **loss_report(statistics)), new_client
 
   def server_update(server, total):
-    new_server = Tree(server, clusters=clusters.updated(server, total))
-    return new_server, Tree(**loss_metrics(total), **clusters.metrics(total))
+    new_server = clusters.updated(server, total)
+    return new_server, Tree(**loss_metrics(total), **clusters.metrics(new_server, total))
 
   def personal_model(server, client):
     # After a round of clustering the silo's released model is its cluster's.

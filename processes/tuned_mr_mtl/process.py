@@ -28,7 +28,13 @@ import tensorflow as tf
 
 from privacy.tuning import PrivateTuning
 from processes import setup, trees
-from processes.aggregation import MeanUpdate, loss_metrics, loss_report
+from processes.aggregation import (
+  MeanUpdate,
+  agreement_metrics,
+  agreement_report,
+  loss_metrics,
+  loss_report,
+)  # fmt: skip
 from processes.clusters import bounded
 from processes.local_training import LocalTrainer
 from processes.method import BuildSpec, FederatedMethod, Tree, assemble
@@ -128,7 +134,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     return new_server, Tree(**loss_metrics(total), **metrics)
 
   def release(server, client, data):
-    """The client's state with its choice, by its held-out examples.
+    """(Whether noise changed its choice, the client's state with it), by held-out examples.
 
     Formal guarantee: one example more or less moves a score's sum by at most the clip, to
     which noise of `score_noise_multiplier` clips is added.
@@ -148,8 +154,13 @@ def build(spec: BuildSpec) -> FederatedMethod:
     key = random_streams.key(client[NOISE_KEY], Stream.SELECTION, data['client_id'])
     noise = random_streams.normal(key, [slots])
     noised = scores + tuning.score_noise_multiplier * clip * noise
-    best = tf.argmin(tf.where(tf.range(slots) < count, noised, math.inf), output_type=tf.int32)
-    return Tree(client, released=best)
+
+    def best(of_runs):
+      made = tf.range(slots) < count
+      return tf.argmin(tf.where(made, of_runs, math.inf), output_type=tf.int32)
+
+    report = agreement_report(count > 1, best(noised), best(scores))
+    return report, Tree(client, released=best(noised))
 
   def personal_model(server, client):
     best = _at(client['runs'], tf.maximum(client['released'], 0))
@@ -165,6 +176,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     server_update=server_update,
     init_client=init_client,
     release=release,
+    release_metrics=agreement_metrics,
     hyperparameters=spec.values(
       'client_learning_rate', 'server_learning_rate', 'mtl_lambda', 'tuning_score_clip'
     ),

@@ -120,6 +120,7 @@ def test_private_tuning_and_its_resume(tmp_path, monkeypatch, capsys):
   assert privacy['pld_epsilon'] is None
   for silo in privacy['silos']:
     assert silo['epsilon'] > 1.4 * silo['epsilon_of_training_alone']
+  assert 0 <= summary['metrics']['selection_agreement'] <= 1
   # Until the release the clients' own model is the pivot; then it is another one.
   assert summary['metrics']['test_loss'] != pytest.approx(_pivots_loss(flags, tmp_path))
 
@@ -149,7 +150,7 @@ def _pivots_loss(flags, tmp_path):
   from experiments.running import population
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(population.Population, 'release', lambda self: None)
+    patch.setattr(population.Population, 'release', lambda self: {})
     assert run(*flags, f'--output_dir={tmp_path}/pivots') == 0
   return load(tmp_path / 'pivots')[1]['metrics']['test_loss']
 

@@ -52,20 +52,22 @@ class Reference:
     return params
 
   def dp_sgd(
-    self, params, client, round_number, plan, *, learning_rate, penalty=None, inside_clip=False
-  ):
+    self, params, client, round_number, plan, *, learning_rate, penalty=None, inside_clip=False,
+    streams=(Stream.BATCH, Stream.DP_NOISE), share_of_steps=1.0,
+  ):  # fmt: skip
     """Steps of DP-SGD, with batches as the plan has them."""
+    batches, noises = streams
     n, silo = self.sizes[client], plan.silo_parameters()
     root = NoiseKey.rehearsal(self.seed).words_of(client)
-    noise_key = random_streams.key(root, Stream.DP_NOISE, round_number, client)
-    for step in range(silo['steps_per_round'][client]):
+    noise_key = random_streams.key(root, noises, round_number, client)
+    for step in range(round(share_of_steps * silo['steps_per_round'][client])):
       if plan.batches == 'poisson':
-        coins = self.uniform(root, Stream.BATCH, round_number, client, step)[:n]
+        coins = self.uniform(root, batches, round_number, client, step)[:n]
         batch = np.flatnonzero(coins < silo['sampling_rate'][client])
       else:
         size = int(silo['batch_size'][client])
         epoch, piece = divmod(step, n // size)
-        order = np.argsort(self.uniform(root, Stream.BATCH, round_number, client, epoch)[:n])
+        order = np.argsort(self.uniform(root, batches, round_number, client, epoch)[:n])
         batch = order[piece * size : (piece + 1) * size]
       total = np.zeros_like(params)
       for i in batch:

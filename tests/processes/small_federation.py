@@ -190,8 +190,9 @@ class Simulation:
     return metrics
 
   def release(self):
-    """What clients choose after the last round."""
-    self._advance(self.method.build_release(self._examples), self._everyone)
+    """What clients choose after the last round; returns the metrics as floats."""
+    metrics = self._advance(self.method.build_release(self._examples), self._everyone)
+    return {name: float(value) for name, value in metrics.items()}
 
   def _advance(self, computation, cohort):
     self._server, metrics = self.machine.round(

@@ -52,7 +52,7 @@ def _row(data, client=0):
 
 
 def _choices(clusters, server, data, count=4000):
-  """Choices of `count` runs that differ in the seed."""
+  """(Choices, agreements) of `count` runs that differ in the seed, counted."""
 
   @tf.function
   def run():
@@ -61,7 +61,10 @@ def _choices(clusters, server, data, count=4000):
       tf.range(count),
     )
 
-  return np.bincount(run().numpy(), minlength=clusters.num_clusters)
+  chosen, agreement = run()
+  assert np.all(agreement['choices'].numpy() == 1)
+  counts = np.bincount(chosen.numpy(), minlength=clusters.num_clusters)
+  return counts, agreement['agreeing'].numpy().sum()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_the_choice_is_the_exponential_mechanism(score, epsilon):
   )
   clusters.hyperparameters['selection_loss_clip'] = 0.7
   server = _server(clusters, scale=0.3)
-  counts = _choices(clusters, server, _row(data))
+  counts, agreeing = _choices(clusters, server, _row(data))
 
   x, y = data['x'][0, :9], data['y'][0, :9]
   outputs = x @ server['clusters']['weights'].numpy().T + server['clusters']['bias'].numpy()
@@ -94,6 +97,7 @@ def test_the_choice_is_the_exponential_mechanism(score, epsilon):
 
   assert p_value(epsilon) > 1e-3
   assert p_value(2 / 3 * epsilon) < 1e-6
+  assert 0 < agreeing == counts[np.argmin(scores)] < counts.sum()
 
 
 _VALUES = st.one_of(
@@ -148,15 +152,17 @@ def test_choices_stop_and_absent_clients_choose_once():
   def distinct(round_number, cluster):
     server = _server(clusters, round_number=round_number, scale=0.01)
     silos = [_silo(cluster, seed) for seed in range(12)]
-    return {int(clusters.choose(server, silo, row)) for silo in silos}
+    return {int(clusters.choose(server, silo, row)[0]) for silo in silos}
 
   assert len(distinct(1, 3)) > 1
   assert distinct(2, 3) == {3}
   assert len(distinct(7, -1)) > 1
+  _, agreement = clusters.choose(_server(clusters, round_number=2), _silo(3), row)
+  assert agreement['choices'] == agreement['agreeing'] == 0  # kept, not chosen
   # No selection is paid for: none is made.
   none = _clusters(data, rounds=0)
   server = _server(none, round_number=7)
-  assert int(none.choose(server, _silo(-1), row)) == 0
+  assert int(none.choose(server, _silo(-1), row)[0]) == 0
 
 
 def test_starts_are_distinct_also_for_linear_models():

@@ -15,6 +15,8 @@ from privacy.plan import (
   local_steps_per_round,
 )
 from privacy.sampling import EveryClient
+from runtime.random_streams import Stream
+from tests.processes import reference as numpy_loops
 from tests.processes import small_federation as small
 
 DATA = small.examples()
@@ -163,6 +165,40 @@ def test_example_level_takes_the_planned_steps_for_both_models(native):
     assert stats.kstest(noise / (rate * scale), 'norm').pvalue > 1e-3
     assert stats.kstest(noise / (rate * scale * np.sqrt(2)), 'norm').pvalue < 1e-6
   assert abs(np.corrcoef(shared, personal)[0, 1]) < 0.08
+
+
+@pytest.mark.parametrize('inside_clip', [False, True])
+def test_example_level_in_numpy(inside_clip):
+  """Both models of a silo by DP-SGD, with batches and noise of their own, and a pull."""
+  data = small.regression_data(sizes=[8, 5, 2])
+  plan = small.example_level(data, noise_multiplier=0.5, steps=[4, 2, 6])
+  rate, own_rate, strength = 0.1, 0.2, 0.8
+  values = {
+    'client_learning_rate': rate, 'personal_learning_rate': own_rate, 'ditto_lambda': strength
+  }  # fmt: skip
+  spec = small.spec_of(data, plan, regularizer_inside_clip=inside_clip)
+  run = small.start('ditto', spec, data, hyperparameters=values)
+  run.run(3)
+  reference = numpy_loops.Reference(data)
+  mean, own = np.zeros(4), np.zeros([3, 4])
+  for t in range(3):
+    half = dict(share_of_steps=0.5)
+    sent = [reference.dp_sgd(mean, k, t, plan, learning_rate=rate, **half) for k in range(3)]
+    own = np.stack(
+      [
+        reference.dp_sgd(
+          mean if t == 0 else own[k], k, t, plan, learning_rate=own_rate,
+          penalty=lambda v, mean=mean: strength * (v - mean), inside_clip=inside_clip,
+          streams=(Stream.PERSONAL_BATCH, Stream.PERSONAL_NOISE), **half,
+        )
+        for k in range(3)
+      ]
+    )  # fmt: skip
+    mean = np.mean(sent, axis=0)
+  found = numpy_loops.parameter_vector(run.clients['model'])
+  np.testing.assert_allclose(found, own, rtol=1e-4, atol=1e-6)
+  shared = numpy_loops.parameter_vector(run.server['model'])
+  np.testing.assert_allclose(shared, mean, rtol=1e-4, atol=1e-6)
 
 
 def test_example_level_costs_twice_the_steps():

@@ -57,7 +57,8 @@ def test_private_choices_find_the_kinds_of_clients_if_the_budget_suffices(epsilo
   )  # fmt: skip
   spec = small.spec_of(data, plan, model='linear_svm', num_clusters=2, batch_size=20)
   run = small.start('ifca', spec, data, hyperparameters=RATE)
-  run.run(rounds)
+  agreement = run.run(rounds)['selection_agreement']
+  assert (agreement > 0.9) == finds
   chosen = run.clients['cluster']
   kinds = np.arange(8) % 2
   right = max(np.mean(chosen == kinds), np.mean(chosen != kinds))
@@ -143,7 +144,8 @@ def test_without_clustering_one_cluster_is_mr_mtl():
   small.assert_trees_equal(ours.clients['model'], mr_mtl.clients['model'], rtol=1e-5, atol=1e-6)
 
 
-def test_algorithm_a2_in_numpy():
+@pytest.mark.parametrize('inside_clip', [False, True])
+def test_algorithm_a2_in_numpy(inside_clip):
   data = small.regression_data(sizes=[8, 5, 2])
   strength, clustering = 0.8, 2
   run = _run(
@@ -153,6 +155,7 @@ def test_algorithm_a2_in_numpy():
     selections=clustering,
     num_clusters=2,
     hyperparameters={'mtl_lambda': strength},
+    regularizer_inside_clip=inside_clip,
   )
   reference = numpy_loops.Reference(data)
   centres, personal = _clusters(run), np.zeros([3, 4])
@@ -162,7 +165,10 @@ def test_algorithm_a2_in_numpy():
     for k, g in enumerate(chosen):
       start = centres[g] if t < clustering else personal[k]
       pull = None if t < clustering else lambda w, g=g, c=centres: strength * (w - c[g])
-      new[k] = reference.dp_sgd(start, k, t, run.plan, learning_rate=0.1, penalty=pull)
+      new[k] = reference.dp_sgd(
+        start, k, t, run.plan, learning_rate=0.1, penalty=pull,
+        inside_clip=inside_clip and pull is not None,
+      )  # fmt: skip
     centres = np.stack(
       [new[chosen == g].mean(0) if np.any(chosen == g) else centres[g] for g in range(2)]
     )

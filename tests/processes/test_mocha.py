@@ -26,9 +26,14 @@ def test_lambda_zero_is_local_training(private):
   small.assert_trees_equal(ours.clients['model'], local.clients['model'])
 
 
-@pytest.mark.parametrize('num_clients', [3, 7])  # fewer and more than the four parameters
-@pytest.mark.parametrize('form', ['inverse', 'relationship'])
-def test_the_algorithm_in_numpy(form, num_clients):
+@pytest.mark.parametrize(
+  ('form', 'num_clients', 'inside_clip'),  # fewer and more clients than the four parameters
+  [
+    ('inverse', 3, False), ('relationship', 3, False), ('inverse', 7, False),
+    ('relationship', 7, False), ('inverse', 3, True), ('relationship', 7, True),
+  ],
+)  # fmt: skip
+def test_the_algorithm_in_numpy(form, num_clients, inside_clip):
   data = small.regression_data(num_clients, sizes=[8, 5, 2, 8, 8, 3, 8][:num_clients])
   plan = small.example_level(data, noise_multiplier=0.3, steps=2)
   strength, floor = 0.05, 0.2
@@ -37,6 +42,7 @@ def test_the_algorithm_in_numpy(form, num_clients):
     plan,
     hyperparameters={'mtl_lambda': strength, 'mocha_eigenvalue_floor': floor},
     mocha_penalty=form,
+    regularizer_inside_clip=inside_clip,
   )
   reference = numpy_loops.Reference(data)
   models, omega = np.zeros([num_clients, 4]), np.eye(num_clients) / num_clients
@@ -50,7 +56,11 @@ def test_the_algorithm_in_numpy(form, num_clients):
         at[k] = w
         return strength * (matrix @ at)[k]  # the gradient of tr(W^T M W) / 2
 
-      new.append(reference.dp_sgd(models[k], k, t, plan, learning_rate=0.1, penalty=penalty))
+      new.append(
+        reference.dp_sgd(
+          models[k], k, t, plan, learning_rate=0.1, penalty=penalty, inside_clip=inside_clip
+        )
+      )
     models = np.stack(new)
     values, vectors = np.linalg.eigh(models @ models.T)
     values = np.sqrt(np.maximum(values, 0.0))

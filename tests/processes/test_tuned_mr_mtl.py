@@ -36,7 +36,7 @@ def _run(
 
 
 def _release(run):
-  run.release()
+  run.metrics = run.release()
   return run.clients['released']
 
 
@@ -95,6 +95,7 @@ def test_the_best_of_its_own_runs_is_released():
     assert chosen[k] == np.argmin(errors.sum(axis=1))
     np.testing.assert_allclose(sums['loss'][k], errors.sum(axis=1).min(), rtol=1e-4)
   np.testing.assert_array_equal(_release(run), chosen)  # again: the same
+  assert run.metrics['selection_agreement'] == 1.0
 
 
 def test_scores_have_the_noise_that_is_accounted_for():
@@ -120,6 +121,7 @@ def test_scores_have_the_noise_that_is_accounted_for():
   states['runs']['bias'] = np.tile(biases.astype(np.float32), (num_clients, 1))
   run.clients = states
   better = np.mean(_release(run) == np.argmin(losses.sum(axis=1)))
+  assert run.metrics['selection_agreement'] == pytest.approx(better)
 
   def deviations(claimed):
     expected = stats.norm.cdf(gap / (np.sqrt(2) * claimed * clip))
