@@ -407,6 +407,8 @@ def page(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Verdict]]) -
     counts = collections.Counter(v for claim, v in every if paper in ('', claim.paper))
     row = [str(counts[verdict]) for verdict in VERDICTS]
     lines.append(f'| {title} | {" | ".join(row)} | {sum(counts.values())} |')
+  not_met = [f'`{claim.id}`' for claim, verdict in every if verdict == NOT_MET]
+  lines += ['', f'**Not met**: {", ".join(not_met) or "none"}.']
   for paper, title in PAPERS.items():
     lines += [
       '',

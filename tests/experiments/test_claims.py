@@ -130,6 +130,7 @@ def test_the_page_says_not_met_as_plainly_as_met():
   }
   page = claims.page(some, verdicts)
   assert '| met | 1 / 2 |' in page and '| **not met** | 1 / 2 |' in page
+  assert f'**Not met**: `{some[1].id}`.' in page and '**Not met**: none.' in claims.page(some, {})
   assert page.count('not run') >= 2  # the third, and the fourth that has no verdict
   assert claims.overall(some[0], {}) == claims.NOT_RUN
   with pytest.raises(ValueError, match="'nearly' is no verdict"):
