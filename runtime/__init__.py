@@ -33,6 +33,7 @@ sweep over settings runs as one program.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
   from runtime.interface import UnsupportedComputationError as UnsupportedComputationError
   from runtime.native import NativeContext as NativeContext
   from runtime.native import NativeRuntime as NativeRuntime
+  from runtime.stored_states import StoredStates as StoredStates
   from runtime.xla.context import AsyncXlaContext as AsyncXlaContext
   from runtime.xla.context import XlaContext as XlaContext
   from runtime.xla.runtime import XlaRuntime as XlaRuntime
@@ -58,6 +60,7 @@ _MODULES = {
   'NativeContext': 'runtime.native',
   'NativeRuntime': 'runtime.native',
   'Runtime': 'runtime.interface',
+  'StoredStates': 'runtime.stored_states',
   'UnsupportedComputationError': 'runtime.interface',
   'XlaContext': 'runtime.xla.context',
   'XlaRuntime': 'runtime.xla.runtime',
@@ -102,6 +105,17 @@ def create(
   # TFF's own default would start a worker that nothing ends.
   importlib.import_module('tensorflow_federated').framework.set_default_context(created.context)
   return created
+
+
+def with_states_on_disk(
+  machine: 'Runtime',
+  path: str | os.PathLike | None = None,
+  *,
+  fixed: frozenset[str] = frozenset(),
+) -> 'Runtime':
+  """The same runtime with the clients' states in a file: see `runtime.stored_states`."""
+  stored_states = importlib.import_module('runtime.stored_states')
+  return stored_states.StoringRuntime(machine, path, fixed=fixed)
 
 
 def create_hosts(

@@ -4,7 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -87,6 +87,10 @@ class ClientStates:
     """A copy on the host: nested OrderedDict with NumPy leaves [K, ...]."""
     return self.fetch(self.tree)
 
+  def snapshot(self) -> Mapping[str, Any]:
+    """What a checkpoint holds of them: trees by name, here all states as `clients`."""
+    return {'clients': self.to_numpy()}
+
 
 class Runtime(abc.ABC):
   """Runs TFF computations of the form of a federated round.
@@ -115,8 +119,16 @@ class Runtime(abc.ABC):
     """
 
   @abc.abstractmethod
-  def place_states(self, tree: Any) -> ClientStates:
-    """Makes the states of a population: nested mappings of [K, ...] arrays, or None."""
+  def place_states(self, tree: Any, *, allow_nan: bool = False) -> ClientStates:
+    """Makes the states of a population.
+
+    Args:
+      tree: nested mappings of [K, ...] arrays, or None.
+      allow_nan: whether a client's state may have NaN or infinite values.
+
+    Raises:
+      ValueError: leading axes differ, or a state has NaN or infinite values and may not.
+    """
 
   def fill_states(self, tree: Any, fill: Callable[[int, Any], Any]) -> ClientStates:
     """Makes the states of a population, which are found where they are to be.

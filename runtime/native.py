@@ -100,8 +100,9 @@ class NativeRuntime(interface.Runtime):
     count = len(arrays[0])
     return interface.ClientData(tree=tree, num_clients=count, num_rows=count)
 
-  def place_states(self, tree: Any) -> interface.ClientStates:
-    tree, arrays = trees.stacked_leaves({} if tree is None else tree, what='client_states')
+  def place_states(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientStates:
+    tree = {} if tree is None else tree
+    tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
     count = len(arrays[0]) if arrays else None
     return interface.ClientStates(tree=_copied(tree), num_clients=count, fetch=_copied)
 

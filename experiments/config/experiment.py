@@ -443,6 +443,16 @@ class ExperimentConfig:
     identity=False,
   )
 
+  client_states: str = setting_field(
+    str,
+    'memory',
+    "Where the clients' states are: in memory (the device's), or on disk in the folder of the run, "
+    'for more clients than memory holds; of these only those of a cohort are in memory.',
+    Group.RUNTIME,
+    choices=('memory', 'disk'),
+    identity=False,
+  )
+
   # The settings of the method, by name: those that its declaration has.
   method_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
 

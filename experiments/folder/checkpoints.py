@@ -29,6 +29,7 @@ from experiments.folder import files
 from runtime.noise_key import SECRETS
 
 KEPT = 2
+CONSTANT = frozenset({'attributes', 'hyperparameters'})  # names of what never changes in a run
 _DIGEST_LENGTH = 64
 _COMMENT_LENGTH = struct.pack('<H', _DIGEST_LENGTH)
 _BYTES_AT_ONCE = 2**20
@@ -127,7 +128,7 @@ def restore(template: Any, arrays: Mapping[str, np.ndarray], prefix: str = '') -
         f'it was made with other data or another model: {path} has shape {arrays[path].shape} '
         f'and type {arrays[path].dtype}, expected {leaf.shape} and {leaf.dtype}'
       )
-    constant = {'attributes', 'hyperparameters'} & set(path.split('/'))
+    constant = CONSTANT & set(path.split('/'))
     if constant and not np.array_equal(arrays[path], leaf):
       raise CheckpointError(
         f'it was made with other settings: {path} differs from what the flags, the budget file '
@@ -268,6 +269,13 @@ def _digest(file: BinaryIO, size: int) -> bytes:
 def list_files(folder: pathlib.Path) -> list[pathlib.Path]:
   """The checkpoints of a folder, the oldest first."""
   return sorted(p for p in folder.glob('round_*.npz') if _NAME.fullmatch(p.name))
+
+
+def rounds_of(path: pathlib.Path) -> int:
+  """The rounds that a checkpoint's name says."""
+  found = _NAME.fullmatch(path.name)
+  assert found is not None
+  return int(found.group(1))
 
 
 def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -85,6 +85,17 @@ class Store:
         warn(f'{path.name} cannot be used: {error}; an earlier one is taken')
     return None
 
+  @property
+  def client_states(self) -> pathlib.Path:
+    """The file of the clients' states with `--client_states=disk`, beside the checkpoints."""
+    return self.path / 'client_states'
+
+  def drop_after(self, rounds_done: int) -> None:
+    """Removes the checkpoints after so many rounds."""
+    for path in checkpoints.list_files(self.path):
+      if checkpoints.rounds_of(path) > rounds_done:
+        path.unlink()
+
   def remove(self) -> None:
     """Removes the checkpoints."""
     shutil.rmtree(self.path, ignore_errors=True)

@@ -89,6 +89,11 @@ class Keeper:
     is_theirs = self._saved_rounds is not None or all(f.resuming for f in self._folders)
     return self._store.load(_warn) if self._store is not None and is_theirs else None
 
+  def drop_after(self, rounds_done: int) -> None:
+    """Drops the checkpoints after so many rounds, which could not be used."""
+    if self._store is not None:
+      self._store.drop_after(rounds_done)
+
   @property
   def begun(self) -> bool:
     """Whether a round has been run, now or before the runs were continued."""

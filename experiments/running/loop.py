@@ -73,6 +73,8 @@ class Loop:
 
   def _take_up(self, server: Any, clients: Any, found: Kept | None) -> None:
     """Places the initial states, or in their stead those that have been kept."""
+    if self._config.client_states == 'disk':  # later ones point to records that are written over
+      self._keeper.drop_after(-1 if found is None else found[0].rounds)
     kept = None
     if found is not None:
       checkpoint, self.tables = found

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 
 import datasets
+import runtime
 from experiments.folder import checkpoints
 from experiments.folder.metrics import MetricTable
 from experiments.running import trees
 from experiments.running.build import Experiment
 from experiments.running.evaluation import Evaluator, client_data, examples_spec
+
+_RECORDS = ('clients', 'slots', 'retired', 'record_bytes')  # of `StoredStates.snapshot`
 
 
 class Population:
@@ -42,6 +45,7 @@ class Population:
     self.machine = machine
     self.server: Any = None
     self.clients: Any = None
+    self._config = self.runs[0].config
     self._settings = len(self.runs) if stacked else None
     self._num_clients = runs[0].dataset.num_clients
     sets = {id(run.dataset.train): run.dataset.train for run in runs}
@@ -93,14 +97,26 @@ class Population:
       kept: has the clients' states in the stead of the initial ones.
     """
     self.server = server
-    if kept is None:
-      self.clients = self.machine.place_states(clients)
-    elif kept.shards is None:
-      restored = checkpoints.restore(clients, kept.arrays, 'clients')
-      self.clients = self.machine.place_states(restored)
-    else:
-      self.clients = self.machine.fill_states(clients, kept.shards.restored)
+    self.clients = self.machine.place_states(clients) if kept is None else self._of(kept, clients)
     self._rounds = self._feed(range(rounds_done, self.runs[0].last_round))
+
+  def _of(self, kept: checkpoints.Checkpoint, clients: Any) -> Any:
+    """The clients' states of a checkpoint, placed, in the form of the initial ones."""
+    records = {n: a for n in _RECORDS if (a := kept.arrays.get(f'client_records/{n}')) is not None}
+    asked, paths = self._config.client_states, checkpoints.flatten(clients)
+    changing = any(checkpoints.CONSTANT.isdisjoint(path.split('/')) for path in paths)
+    if changing and bool(records) != (asked == 'disk'):
+      raise checkpoints.CheckpointError(
+        f'--client_states={asked}: the run in --output_dir={self._config.output_dir} was begun '
+        f'with --client_states={"disk" if records else "memory"}.'
+      )
+    if kept.shards is not None:
+      return self.machine.fill_states(clients, kept.shards.restored)
+    if not records:
+      return self.machine.place_states(checkpoints.restore(clients, kept.arrays, 'clients'))
+    unchanging = self.machine.place_states(clients).unchanging()
+    fixed = checkpoints.restore(unchanging, kept.arrays, 'clients')
+    return self.machine.place_states({**clients, **fixed}, snapshot=records)
 
   def round(self) -> Any:
     """Runs the next round and returns its metrics, which may still be on their way."""
@@ -133,19 +149,30 @@ class Population:
     self._evaluator.evaluate(tables, round_, self.server, self.clients, each_client=each_client)
 
   def arrays(self, *, with_clients: bool) -> dict[str, np.ndarray]:
-    """Copies of the server's and the clients' states on the host, flat, for a checkpoint."""
-    arrays = checkpoints.flatten(self.machine.to_numpy(self.server), 'server')
+    """The server's and the clients' states on the host, flat, for a checkpoint written now.
+
+    Of clients' states on disk it has where they are; see `runtime.stored_states`.
+    """
+    states = {'server': self.machine.to_numpy(self.server)}
     if with_clients:
-      arrays |= checkpoints.flatten(self.clients.to_numpy(), 'clients')
-    return arrays
+      states |= self.clients.snapshot()
+    return checkpoints.flatten(states)
 
   def states_of(self, index: int) -> tuple[Any, Any]:
-    """One run's states on the host: the server's, and its clients' [K, ...]."""
-    server, clients = self.machine.to_numpy(self.server), self.clients.to_numpy()
+    """One run's states on the host: the server's, and its clients' [K, ...].
+
+    Of a run alone with its clients' states on disk these stay there: the `StoredStates`.
+    """
+    server = self.machine.to_numpy(self.server)
+    on_disk = isinstance(self.clients, runtime.StoredStates)
     if self._settings is None:
-      return server, clients
+      return server, self.clients if on_disk else self.clients.to_numpy()
     own = slice(index * self._num_clients, (index + 1) * self._num_clients)
-    return trees.setting(server, index), trees.setting(clients, own)
+    if on_disk:
+      clients = self.clients.to_numpy(np.arange(own.start, own.stop))
+    else:
+      clients = trees.setting(self.clients.to_numpy(), own)
+    return trees.setting(server, index), clients
 
   def close(self) -> None:
     """Ends the loading ahead."""

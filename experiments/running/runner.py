@@ -10,7 +10,7 @@ import tensorflow as tf
 import runtime
 from experiments.config import launcher
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import figures, noise_keys, results
+from experiments.folder import checkpoints, figures, noise_keys, results
 from experiments.folder.metrics import MetricTable
 from experiments.folder.store import Store
 from experiments.running import console, interruption, startup
@@ -22,6 +22,7 @@ from experiments.running.parts import Callback
 from experiments.running.population import Population
 from experiments.running.progress import Doing
 from processes.method import without_noise_key
+from runtime.noise_key import SECRETS
 
 _COMPILING = 'Compiling the rounds and the evaluations (once)'
 _SECONDS_BETWEEN_WRITES = 20.0  # of metrics.parquet, between checkpoints
@@ -37,7 +38,8 @@ class RunResult:
     summary: content of summary.json.
     privacy: content of privacy.json.
     server_state: the server's last state without the noise key, NumPy arrays.
-    client_states: all clients' last states [K, ...], NumPy arrays.
+    client_states: all clients' last states [K, ...] without secrets, NumPy arrays; of a run with
+      `client_states='disk'` the `runtime.StoredStates`, whose `to_numpy(rows)` reads them.
     report: the closing words: metrics by group and the privacy statement.
   """
 
@@ -95,9 +97,10 @@ def run(
     if show_progress and experiment.warning:
       progress_lib.say(experiment.warning)
     machine = stack.enter_context(create_runtime(config, cluster=cluster))
-    population = Population([experiment], machine)
+    store = None if folder is None else _store(folder)
+    population = Population([experiment], with_client_states(machine, config, store))
     stack.callback(population.close)
-    keeper = _keeper(experiment, folder)
+    keeper = _keeper(experiment, folder, store)
     stack.callback(keeper.close)
     loop = Loop(population, keeper, caught)
     with contextlib.ExitStack() as display:
@@ -132,14 +135,29 @@ def create_runtime(config: ExperimentConfig, *, cluster: str = '') -> 'runtime.R
   return machine
 
 
-def _keeper(experiment: Experiment, folder: results.RunFolder | None) -> Keeper:
-  if folder is None:
-    return Keeper([experiment], [], None)
-  store = Store(
+def with_client_states(
+  machine: 'runtime.Runtime', config: ExperimentConfig, store: Store | None
+) -> 'runtime.Runtime':
+  """The runtime with the clients' states where the configuration has them; see `runtime`."""
+  if config.client_states != 'disk':
+    return machine
+  path = None if store is None else store.client_states
+  return runtime.with_states_on_disk(machine, path, fixed=checkpoints.CONSTANT | SECRETS)
+
+
+def _store(folder: results.RunFolder) -> Store:
+  return Store(
     folder.path / 'checkpoints',
     fingerprint=folder.fingerprint,
     tables=[folder.path / 'metrics.parquet'],
   )
+
+
+def _keeper(
+  experiment: Experiment, folder: results.RunFolder | None, store: Store | None
+) -> Keeper:
+  if folder is None:
+    return Keeper([experiment], [], None)
   return Keeper(
     [experiment], [folder], store, with_events=True,
     seconds_between_writes=_SECONDS_BETWEEN_WRITES,
@@ -230,9 +248,13 @@ def result_of(
   """The result of one of the loop's runs, which are finished."""
   experiment, table = loop.runs[index], loop.tables[index]
   server, clients = population.states_of(index)
+  if isinstance(clients, runtime.StoredStates):
+    clients = dataclasses.replace(clients, tree=without_noise_key(clients.tree))
+  else:
+    clients = without_noise_key(clients)
   return RunResult(
     config=experiment.config, metrics=table, summary=summary, privacy=privacy,
-    server_state=without_noise_key(server), client_states=without_noise_key(clients),
+    server_state=without_noise_key(server), client_states=clients,
     report=console.final_report(
       table=table, metric=experiment.main_metric, statement=privacy['statement'], summary=summary
     ),

@@ -140,10 +140,11 @@ def _run_together(
       fingerprint=fingerprint,
       tables=[folder.path / 'metrics.parquet' for folder in folders],
     )
+    stateful = runner.with_client_states(machine, runs[0].config, store)
     keeper = Keeper(runs, folders, store, seconds_between_checkpoints=_SECONDS_BETWEEN_CHECKPOINTS)
     with (
       contextlib.closing(keeper),
-      contextlib.closing(Population(runs, machine, stacked=True)) as population,
+      contextlib.closing(Population(runs, stateful, stacked=True)) as population,
     ):
       loop = Loop(population, keeper, caught)
       loop.start()

@@ -81,14 +81,15 @@ class HostsRuntime(interface.Runtime):
     count = len(arrays[0])
     return interface.ClientData(tree=self._spread(tree, count), num_clients=count, num_rows=count)
 
-  def place_states(self, tree: Any) -> interface.ClientStates:
-    return self._place_states(tree, None)
+  def place_states(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientStates:
+    return self._place_states(tree, None, allow_nan)
 
   def fill_states(self, tree: Any, fill: Any) -> interface.ClientStates:
-    return self._place_states(tree, fill)
+    return self._place_states(tree, fill, False)
 
-  def _place_states(self, tree: Any, fill: Any) -> interface.ClientStates:
-    tree, arrays = trees.stacked_leaves({} if tree is None else tree, what='client_states')
+  def _place_states(self, tree: Any, fill: Any, allow_nan: bool) -> interface.ClientStates:
+    tree = {} if tree is None else tree
+    tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
     if not arrays:
       return interface.ClientStates(tree=tree, num_clients=None, fetch=lambda empty: empty)
     spread = self._spread(tree, len(arrays[0]))

@@ -53,8 +53,9 @@ class XlaRuntime(interface.Runtime):
     self._placed[form] = rows
     return rows
 
-  def place_states(self, tree: Any) -> interface.ClientStates:
-    tree, arrays = trees.stacked_leaves({} if tree is None else tree, what='client_states')
+  def place_states(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientStates:
+    tree = {} if tree is None else tree
+    tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
     count = len(arrays[0]) if arrays else None
     placed = self._upload(tree, tf.Variable, arrays, 'states') if arrays else tree
     return interface.ClientStates(tree=placed, num_clients=count, fetch=self.to_numpy)

@@ -23,6 +23,9 @@ class FakeStates:
   def to_numpy(self):
     return Tree((name, leaf.copy()) for name, leaf in self.tree.items())
 
+  def snapshot(self):
+    return {'clients': self.to_numpy()}
+
 
 class FakeRuntime:
   """Runs `next` as a plain function of NumPy arrays, for the whole cohort at once."""

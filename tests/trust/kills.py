@@ -32,6 +32,10 @@ _SMALL = (
   '--rounds=60', '--eval_every=10', '--checkpoint_every=1', '--delta=1e-2',
 )  # fmt: skip
 COMMANDS = {
+  'ditto_on_disk': (
+    *_SMALL, '--method=ditto', '--privacy=client', '--noise_multiplier=0.3',
+    '--cohort_sampling_rate=0.6', '--client_states=disk',
+  ),
   'dp_fedavg': (
     *_SMALL, '--method=dp_fedavg', '--noise_multiplier=0.3', '--cohort_sampling_rate=0.6',
     '--adaptive_clipping', '--quantile_noise_multiplier=3',
@@ -170,8 +174,21 @@ def _results(folder: pathlib.Path):
       summary,
       json.loads((run / 'privacy.json').read_text()),
       pd.read_parquet(run / 'metrics.parquet'),
-      checkpoints.load(states[-1]).arrays if states else {},
+      _in_place(checkpoints.load(states[-1]).arrays, run) if states else {},
     )
+  return found
+
+
+def _in_place(arrays, run: pathlib.Path):
+  """A checkpoint's arrays; of clients' states on disk what they are, and not where."""
+  found = {name: a for name, a in arrays.items() if not name.startswith('client_records/')}
+  if len(found) < len(arrays):
+    size = int(arrays['client_records/record_bytes'])
+    content = (run / 'checkpoints' / 'client_states').read_bytes()
+    for client, slot in zip(
+      arrays['client_records/clients'], arrays['client_records/slots'], strict=True
+    ):
+      found[f'client {client}'] = np.frombuffer(content[(slot - 1) * size : slot * size], np.uint8)
   return found
 
 

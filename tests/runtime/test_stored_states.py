@@ -1,0 +1,160 @@
+"""Clients' states on disk: the numbers of memory, and what happens to records between snapshots."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import runtime
+from runtime import stored_states, trees
+from tests.runtime import example_process as example
+
+SIZES = [4, 8]
+
+
+def records(path, clients=12):
+  return stored_states.Records(path / 'states', SIZES, clients)
+
+
+def write(store, clients, value):
+  """Gives clients records that say who and when."""
+  parts = [np.full([len(clients), size], value, np.uint8) for size in SIZES]
+  parts[0][:, 0] = clients
+  store.write(np.array(clients), parts, np.arange(len(clients)))
+
+
+def content(store):
+  """{client: value} of everyone with a record."""
+  clients = np.flatnonzero(store.has(np.arange(12)))
+  parts = [np.zeros([len(clients), size], np.uint8) for size in SIZES]
+  store.read(clients, parts, np.arange(len(clients)))
+  np.testing.assert_array_equal(parts[0][:, 0], clients)
+  return dict(zip(clients.tolist(), parts[1][:, -1].tolist(), strict=True))
+
+
+def test_both_kept_snapshots_stay_as_they_were_whatever_is_written(tmp_path):
+  """As a process that was killed at any moment would find them, the file as it is then."""
+  rng, store = np.random.default_rng(0), records(tmp_path)
+  kept = []
+  for step in range(1, 200):
+    write(store, rng.choice(12, size=rng.integers(1, 8), replace=False).tolist(), step % 256)
+    if rng.random() < 0.3:
+      kept = [*kept, (store.snapshot(), content(store))][-2:]
+    for snapshot, expected in kept:
+      other = records(tmp_path)
+      other.restore(snapshot)
+      assert content(other) == expected
+    if kept and rng.random() < 0.2:  # killed and continued, from either of the two
+      chosen = int(rng.integers(len(kept)))
+      store = records(tmp_path)
+      store.restore(kept[chosen][0])
+      kept = kept[: chosen + 1]
+  # Twelve clients, as often changed since two snapshots, and no more.
+  assert (tmp_path / 'states').stat().st_size <= 3 * 12 * sum(SIZES)
+
+
+def test_a_store_that_writes_over_what_a_snapshot_has_is_found(tmp_path, monkeypatch):
+  """The broken twin: every client keeps its slot."""
+  monkeypatch.setattr(
+    stored_states.Records, '_slot', lambda self, old: old or _next(self)
+  )  # fmt: skip
+
+  def _next(store):
+    store._end += 1
+    return store._end
+
+  with pytest.raises(AssertionError):
+    test_both_kept_snapshots_stay_as_they_were_whatever_is_written(tmp_path)
+
+
+def test_a_file_that_was_cut_or_lost_is_no_file_of_zeros(tmp_path):
+  store = records(tmp_path)
+  write(store, [1, 2, 3], 7)
+  snapshot = store.snapshot()
+  (tmp_path / 'states').write_bytes(bytes(2 * sum(SIZES)))
+  with pytest.raises(ValueError, match='has 2 records, and the checkpoint points to the record 3'):
+    records(tmp_path).restore(snapshot)
+  (tmp_path / 'states').unlink()
+  with pytest.raises(ValueError, match="lacks clients' states"):
+    records(tmp_path).restore(snapshot)
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
+  monkeypatch.setattr(stored_states.os, 'pwritev', lambda *arguments: 3)
+  with pytest.raises(OSError, match=r'cannot write .*states: the disk is full'):
+    write(records(tmp_path), [1], 7)
+
+
+@pytest.mark.parametrize('devices', ['cpu', 'cpu,cpu'])
+def test_rounds_are_those_of_memory_to_the_bit(tmp_path, devices):
+  with runtime.create('xla', devices=devices) as machine:
+    expected = example.run(machine)
+    compiled = machine.compiled_programs
+    stored = runtime.with_states_on_disk(machine, tmp_path / 'states')
+    found = example.run(stored)
+    assert machine.compiled_programs == compiled  # the cohorts' states have the population's form
+  for a, b in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_rounds_on_tffs_own_runtime(native):
+  expected = example.run(native)
+  example.assert_same(expected, example.run(runtime.with_states_on_disk(native)))
+
+
+def test_long_populations_are_evaluated_in_parts(tmp_path, monkeypatch):
+  """Two settings of 7 clients, 3 at a time: each client with its own state and data."""
+
+  @tff.tensorflow.computation(example.SERVER, example.CLIENT, example.DATA)
+  def look(server, client, data):
+    return collections.OrderedDict(
+      state=client['steps'], data=data['client_id'], server=server['round']
+    )
+
+  @tff.federated_computation(
+    tff.FederatedType(example.SERVER, tff.SERVER),
+    tff.FederatedType(example.CLIENT, tff.CLIENTS),
+    tff.FederatedType(example.DATA, tff.CLIENTS),
+  )
+  def evaluation(server, client, data):
+    return tff.federated_map(look, (tff.federated_broadcast(server), client, data))
+
+  monkeypatch.setattr(stored_states, '_BYTES_AT_ONCE', 3 * 2 * 20)
+  tree = example.client_states(14) | {'steps': np.arange(14, dtype=np.int32)}
+  with runtime.create('xla') as machine:
+    stored = runtime.with_states_on_disk(machine, tmp_path / 'states')
+    data = stored.place(example.data())
+    server = trees.stacked([example.server_state()] * 2)
+    rows = np.array([6, 0, 1, 2, 5])
+    for runs in (machine, stored):
+      states = runs.place_states(tree)
+      found = runs.evaluate(evaluation, server, states, data, rows, settings=2)
+      np.testing.assert_array_equal(found['state'], [rows, rows + 7])
+      np.testing.assert_array_equal(found['data'], [rows, rows])
+      alone = runs.evaluate(evaluation, example.server_state(), states, data, data_rows=[0] * 14)
+      np.testing.assert_array_equal(alone['state'], np.arange(14))
+
+
+def test_only_who_took_part_takes_space(tmp_path):
+  many = 100_000
+  one = example.client_states(1)
+  with runtime.create('xla') as machine:
+    stored = runtime.with_states_on_disk(machine, tmp_path / 'states', fixed=frozenset({'steps'}))
+    tree = {
+      'personal': np.broadcast_to(one['personal'][0], [many, example.FEATURES]),
+      'steps': np.arange(many, dtype=np.int32),
+    }
+    states, placed = stored.place_states(tree), stored.place(example.data())
+    assert not (tmp_path / 'states').exists()
+    server = example.server_state()
+    for first in (99_990, 99_993):
+      server, _ = stored.round(
+        example.next_round, server, states, placed, first + np.arange(5), data_rows=np.arange(5)
+      )
+    assert (tmp_path / 'states').stat().st_size == 8 * 4 * example.FEATURES
+    found = states.to_numpy([5, 99_990, 99_999])
+    assert not found['personal'][0].any() and not found['personal'][2].any()
+    assert states.to_numpy([99_991])['personal'].any()
+    assert found['steps'].tolist() == [5, 99_990, 99_999]  # what is fixed is as it was given
