@@ -9,6 +9,7 @@ mechanism and the accountant its event, so that they cannot disagree.
   plan         NoPrivacy, and the names of the two others:
   client_level   ClientLevelPrivacy: clipped updates, a noised sum
   example_level  ExampleLevelPrivacy: DP-SGD in every silo
+  hypothetical   HypotheticalDeployment: the noise of larger cohorts than are simulated
   calibration  from a target epsilon to a noise multiplier
   selection    private selection of one of several candidates (IFCA)
   tuning       private choice of hyper-parameters by a random number of runs

@@ -31,6 +31,8 @@ class PrivacyStatement:
     silos: one record per silo, for example-level privacy.
     notes: what the method adds, sentences.
     outside: what is outside the guarantee, sentences.
+    condition: whose the guarantee is, where it is not that of the clients who are here; it follows
+      epsilon wherever that is told.
   """
 
   unit: str
@@ -47,6 +49,7 @@ class PrivacyStatement:
   silos: tuple[Mapping[str, Any], ...] = ()
   notes: tuple[str, ...] = ()
   outside: tuple[str, ...] = ()
+  condition: str = ''
 
   @property
   def epsilon(self) -> float:
@@ -62,17 +65,18 @@ class PrivacyStatement:
       return f'No differential privacy after {rounds}: there is too little or no noise.'
     details = _accounted(self.loss)
     if self.loss.accountant != 'PLD' and self.pld_epsilon is not None:
-      details += f'; by PLD {_up(self.pld_epsilon)}'
+      details += f'; by PLD {rounded_up(self.pld_epsilon)}'
     if self.loss.accountant != 'RDP' and self.rdp is not None:
-      details += f'; by {_accounted(self.rdp)}: {_up(self.rdp.epsilon)}'
-    epsilon, delta = _up(self.epsilon), self.loss.delta
-    return f'epsilon = {epsilon} at delta = {delta:g} after {rounds} ({details}).'
+      details += f'; by {_accounted(self.rdp)}: {rounded_up(self.rdp.epsilon)}'
+    epsilon, delta = rounded_up(self.epsilon), self.loss.delta
+    of = f' of {self.condition}' if self.condition else ''
+    return f'epsilon = {epsilon} at delta = {delta:g} after {rounds}{of} ({details}).'
 
   @property
   def _relation(self) -> str:
     """The neighbouring relation, and what epsilon is under others."""
     others = [
-      f'Under {name}: epsilon = {_up(epsilon)} at the same delta.'
+      f'Under {name}: epsilon = {rounded_up(epsilon)} at the same delta.'
       for name, epsilon in self.other_epsilons.items()
       if epsilon is not None
     ]
@@ -100,8 +104,8 @@ class PrivacyStatement:
       entries.append(
         (
           'Silos',
-          f'{len(epsilons)} silos, epsilon from {_up(epsilons[0])} to {_up(epsilons[-1])}, '
-          f'median {_up(epsilons[len(epsilons) // 2])}.',
+          f'{len(epsilons)} silos, epsilon from {rounded_up(epsilons[0])} to '
+          f'{rounded_up(epsilons[-1])}, median {rounded_up(epsilons[len(epsilons) // 2])}.',
         )
       )
     entries += [('Note', sentence) for sentence in self.notes]
@@ -114,6 +118,7 @@ class PrivacyStatement:
       'private': self.unit != 'none' and math.isfinite(self.epsilon),
       'unit': self.unit,
       'guarantee': self.guarantee(),
+      'condition': self.condition,
       'protected': self.protected,
       'adjacency': self.adjacency,
       'mechanism': self.mechanism,
@@ -146,7 +151,7 @@ def entry(heading: str, sentence: str) -> str:
   )
 
 
-def _up(epsilon: float) -> str:
+def rounded_up(epsilon: float) -> str:
   """Four digits, rounded up: a printed epsilon is never below the true one."""
   if epsilon == 0 or not math.isfinite(epsilon):
     return f'{epsilon:g}'

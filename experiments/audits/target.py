@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from privacy import trade_off
+from privacy import hypothetical, trade_off
 from privacy.events import Adjacency
 
 
@@ -101,6 +101,11 @@ class Mechanism:
 
   def __init__(self, target: Target):
     plan = target.plan
+    if isinstance(plan, hypothetical.HypotheticalDeployment):
+      raise ValueError(
+        '--hypothetical_deployment claims nothing of the clients who are here: there is nothing to '
+        'audit.'
+      )
     self.steps, self.replaces = 1, False
     if plan.unit == 'client':
       rate, noise = float(plan.cohorts.rate), float(plan.update_noise_multiplier)

@@ -56,6 +56,8 @@ def _check_privacy(config: Any) -> None:
     raise ValueError(
       f'--noise_key=rehearsal and --noise_key_file={config.noise_key_file} exclude each other.'
     )
+  if config.hypothetical_deployment:
+    _check_hypothetical(config)
   if config.batch_capacity is not None and config.batches != 'truncated_poisson':
     raise ValueError(f'--batch_capacity={config.batch_capacity} needs --batches=truncated_poisson.')
   if config.delta is None and budgets != ['silo_epsilons']:
@@ -63,6 +65,27 @@ def _check_privacy(config: Any) -> None:
       f'--privacy={config.privacy} needs --delta, clearly below one over the number of '
       + ('clients' if config.privacy == 'client' else 'examples in a silo')
       + ', such as --delta=1e-5.'
+    )
+
+
+def _check_hypothetical(config: Any) -> None:
+  if config.noise_cohort_size is None:
+    raise ValueError(
+      '--hypothetical_deployment needs --noise_cohort_size, the clients in one of its rounds.'
+    )
+  if config.ledger is not None:
+    raise ValueError(
+      f'--ledger={config.ledger} records what the clients of the data have spent; '
+      "--hypothetical_deployment's epsilon is not theirs."
+    )
+  if config.adaptive_clipping:
+    raise ValueError(
+      '--hypothetical_deployment needs one --clipping_norm; give no --adaptive_clipping.'
+    )
+  if config.cohort_sampling == 'separated':
+    raise ValueError(
+      '--cohort_sampling=separated cannot be used with --hypothetical_deployment, whose cohorts '
+      'are Poisson samples.'
     )
 
 

@@ -281,6 +281,32 @@ class ExperimentConfig:
     maximum=8,
     privacy=('client',),
   )
+  hypothetical_deployment: bool = setting_field(
+    bool,
+    False,
+    'Simulate the noise of a larger deployment: every epsilon is then that of the deployment, '
+    'which nobody has run, and protects none of the clients who are here.',
+    Group.PRIVACY,
+    privacy=('client',),
+  )
+  noise_cohort_size: int = setting_field(
+    int,
+    None,
+    'Clients in a round of --hypothetical_deployment, whose noise the simulated rounds get.',
+    Group.PRIVACY,
+    minimum=1,
+    privacy=('client',),
+    requires='hypothetical_deployment',
+  )
+  noise_population: int = setting_field(
+    int,
+    None,
+    'Clients of --hypothetical_deployment in all. Default: those of the data set.',
+    Group.PRIVACY,
+    minimum=1,
+    privacy=('client',),
+    requires='hypothetical_deployment',
+  )
   epsilon_budget: float = setting_field(
     float,
     None,

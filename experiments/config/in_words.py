@@ -16,6 +16,8 @@ def _privacy(config: ExperimentConfig) -> str:
   if config.privacy == 'none':
     return 'WITHOUT privacy'
   whom = 'each client' if config.privacy == 'client' else 'each example of a client'
+  if config.hypothetical_deployment:
+    whom = 'nobody here (each client of a hypothetical deployment)'
   if config.noise_key == 'rehearsal':
     whom = f'nobody (a rehearsal; else {whom})'
   if config.silo_epsilons is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import datasets
 from experiments.config import silo_budgets
 from experiments.config.experiment import ExperimentConfig
-from privacy import calibration, correlated, nothing_shared, plan, sampling
+from privacy import calibration, correlated, hypothetical, nothing_shared, plan, sampling
 from privacy.correlated.cohorts import SeparatedCohorts
 from processes.setup import Population, Setup
 from runtime.noise_key import NoiseKey
@@ -72,6 +72,13 @@ def _client_level(
   if isinstance(cohorts, SeparatedCohorts):
     common['correlation'] = _correlation(config, cohorts.participation(config.rounds))
   share = setup_of(config, dataset).plan_share(config.target_epsilon)
+  if config.hypothetical_deployment:
+    if share.num_opted_out or share.silent_setting:
+      raise ValueError(
+        f'--hypothetical_deployment cannot be used with --method={config.method} where clients opt '
+        'out of privacy or share nothing.'
+      )
+    return _hypothetical(config, common)
   common['num_opted_out'] = share.num_opted_out
   if config.noise_multiplier is None:
     calibrated = calibration.calibrate_client_level(
@@ -85,6 +92,23 @@ def _client_level(
   if share.silent_setting:
     return nothing_shared.NothingShared(silent_setting=share.silent_setting, **common)
   return plan.ClientLevelPrivacy(**common)
+
+
+def _hypothetical(config: ExperimentConfig, common: dict[str, Any]) -> plan.PrivacyPlan:
+  simulated, size = common['cohorts'], config.noise_cohort_size
+  population = config.noise_population or simulated.population
+  if not simulated.expected_size <= size <= population:
+    raise ValueError(
+      f'--noise_cohort_size={size} must be from {simulated.expected_size:.6g}, the clients in a '
+      f'simulated round, to {population}, those of the deployment (--noise_population).'
+    )
+  deployed = sampling.PoissonCohorts(population, size / population)
+  noise = config.noise_multiplier
+  if noise is None:
+    noise = calibration.calibrate_client_level(
+      target_epsilon=config.target_epsilon, rounds=config.rounds, **{**common, 'cohorts': deployed}
+    ).noise_multiplier
+  return hypothetical.HypotheticalDeployment(deployed=deployed, noise_multiplier=noise, **common)
 
 
 def _correlation(
