@@ -56,11 +56,13 @@ class ClientData:
     tree: a nested mapping with leaves [R, ...], wherever the runtime has them.
     num_clients: K.
     num_rows: R, of which the first K are clients and the others padding.
+    work: [K], the clients' work beside one another's; None if nothing is known of it.
   """
 
   tree: Any
   num_clients: int
   num_rows: int
+  work: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,16 +108,20 @@ class Runtime(abc.ABC):
   context: Any  # The TFF execution context of this runtime; has `statistics`.
 
   @abc.abstractmethod
-  def place(self, tree: Any, *, allow_nan: bool = False) -> ClientData:
+  def place(self, tree: Any, *, allow_nan: bool = False, work: Any = None) -> ClientData:
     """Uploads the clients' data, once.
 
     Args:
       tree: nested mappings with arrays [K, ...]. They may be used as they are, without
         a copy: do not change them afterwards.
       allow_nan: whether a client may have NaN or infinite values.
+      work: [K], how much work each client is beside the others, such as its number of examples.
+        No number depends on it but by the order of sums: clients of like work are vectorised
+        together, and devices get equal shares of it.
 
     Raises:
-      ValueError: leading axes differ, or a client has NaN or infinite values and may not.
+      ValueError: leading axes differ, a client has NaN or infinite values and may not, or `work`
+        is not one number of at least 0 for each client.
     """
 
   @abc.abstractmethod
@@ -256,6 +262,44 @@ class Runtime(abc.ABC):
   def __exit__(self, *exception: Any) -> None:
     self._installed.__exit__(*exception)
     self.close()
+
+
+def checked_work(work: Any, num_clients: int) -> np.ndarray | None:
+  """The clients' work as `place` takes it.
+
+  Raises:
+    ValueError: not one number of at least 0 for each client.
+  """
+  if work is None:
+    return None
+  work = np.asarray(work)
+  if work.shape != (num_clients,) or work.dtype.kind not in 'iuf' or not np.all(work >= 0):
+    raise ValueError(
+      f'work must be one number of at least 0 for each of the {num_clients} clients; '
+      f'got {work.dtype} of shape {work.shape}.'
+    )
+  return work
+
+
+def by_work(work: np.ndarray | None, rows: np.ndarray, shares: int = 1) -> np.ndarray:
+  """The order in which clients are worked on: a permutation of the positions in `rows`.
+
+  A block of clients takes as long as its largest, so that neighbours are to be alike; and
+  the parts that `np.array_split` makes of the order are to be equal in work.
+
+  Args:
+    work: [K], of all clients, or None if nothing is known of it: they stay as they are.
+    rows: int [n], the clients.
+    shares: into how many parts they are split afterwards.
+  """
+  if work is None:
+    return np.arange(len(rows))
+  descending = np.argsort(-work[rows].astype(np.float64), kind='stable')
+  # Dealt like cards, there and back, so that nobody always gets the larger one.
+  turn, place = np.divmod(np.arange(len(rows)), shares)
+  share = np.where(turn % 2 == 0, place, shares - 1 - place)
+  parts = [descending[share == s] for s in range(shares)]
+  return np.concatenate(sorted(parts, key=len, reverse=True))
 
 
 def as_rows(rows: Any, limit: int | None, what: str) -> np.ndarray:

@@ -93,12 +93,13 @@ class NativeRuntime(interface.Runtime):
     self.context = NativeContext()
     self._plain = None
 
-  def place(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientData:
+  def place(self, tree: Any, *, allow_nan: bool = False, work: Any = None) -> interface.ClientData:
     tree, arrays = trees.stacked_leaves(tree, what='data', allow_nan=allow_nan)
     if not arrays:
       raise ValueError('data has no arrays.')
     count = len(arrays[0])
-    return interface.ClientData(tree=tree, num_clients=count, num_rows=count)
+    work = interface.checked_work(work, count)
+    return interface.ClientData(tree=tree, num_clients=count, num_rows=count, work=work)
 
   def place_states(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientStates:
     tree = {} if tree is None else tree

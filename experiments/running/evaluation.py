@@ -160,14 +160,15 @@ class Evaluator:
     self._computations = [
       method.build_evaluation(task.which, examples_spec(task.examples)) for task, *_ in self._tasks
     ]
-    placed: dict[tuple[int, ...], Any] = {}
+    known: dict[tuple[int, ...], Any] = {}
     self._data, self._rows = [], []
     for members in self._tasks:
       parts, rows = _without_repetition([task.examples for task in members])
       same = tuple(map(id, parts))
-      if same not in placed:  # models of one split share its data
-        placed[same] = runtime.place(trees.side_by_side([client_data(part) for part in parts]))
-      self._data.append(placed[same])
+      if same not in known:  # models of one split share its data
+        tree = trees.side_by_side([client_data(part) for part in parts])
+        known[same] = placed(runtime, tree)
+      self._data.append(known[same])
       self._rows.append(rows)
 
   def evaluate(
@@ -237,6 +238,11 @@ def client_data(examples, client_ids: np.ndarray | None = None) -> collections.O
     num_examples=examples.num_examples,
     client_id=np.asarray(client_ids, np.int32),
   )
+
+
+def placed(machine, tree: Mapping[str, Any]) -> Any:
+  """Clients' data on a runtime, which is told whose are how many."""
+  return machine.place(tree, work=tree['num_examples'])
 
 
 def examples_spec(examples) -> processes.method.ExamplesSpec:

@@ -18,7 +18,7 @@ from experiments.folder import checkpoints
 from experiments.folder.metrics import MetricTable
 from experiments.running import trees
 from experiments.running.build import Experiment
-from experiments.running.evaluation import Evaluator, client_data, examples_spec
+from experiments.running.evaluation import Evaluator, client_data, examples_spec, placed
 
 _RECORDS = ('clients', 'slots', 'retired', 'record_bytes')  # of `StoredStates.snapshot`
 
@@ -63,7 +63,7 @@ class Population:
     self._ahead: list[Any] = []  # generators that load ahead, once there are some
 
   def _place(self, parts: Sequence[Any]) -> Any:
-    return self.machine.place(trees.side_by_side([client_data(part) for part in parts]))
+    return placed(self.machine, trees.side_by_side([client_data(part) for part in parts]))
 
   def initial_states(self) -> tuple[Any, Any]:
     """The server's state and the clients' states before the first round, not yet placed."""
@@ -140,7 +140,7 @@ class Population:
     held_out = validation.load(everyone)
     self.server, metrics = self.machine.round(
       run.method.build_release(examples_spec(held_out)), self.server, self.clients,
-      self.machine.place(client_data(held_out)), everyone, data_rows=None, settings=None,
+      placed(self.machine, client_data(held_out)), everyone, data_rows=None, settings=None,
     )  # fmt: skip
     return metrics
 
@@ -214,4 +214,4 @@ class Population:
     self._ahead = [source.prefetch(c if len(c) else somebody for (c,) in wanted)]
     for (cohort,), examples in zip(cohorts, self._ahead[0], strict=True):
       ids = cohort if len(cohort) else somebody
-      yield cohort, self.machine.place(client_data(examples, ids)), np.arange(len(cohort))
+      yield cohort, placed(self.machine, client_data(examples, ids)), np.arange(len(cohort))

@@ -74,12 +74,15 @@ class HostsRuntime(interface.Runtime):
     self.bytes_sent = 0  # to one member; all get the same
     self.bytes_received = 0  # from all members together
 
-  def place(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientData:
+  def place(self, tree: Any, *, allow_nan: bool = False, work: Any = None) -> interface.ClientData:
     tree, arrays = trees.stacked_leaves(tree, what='data', allow_nan=allow_nan)
     if not arrays:
       raise ValueError('data has no arrays.')
     count = len(arrays[0])
-    return interface.ClientData(tree=self._spread(tree, count), num_clients=count, num_rows=count)
+    return interface.ClientData(
+      tree=self._spread(tree, count), num_clients=count, num_rows=count,
+      work=interface.checked_work(work, count),
+    )  # fmt: skip
 
   def place_states(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientStates:
     return self._place_states(tree, None, allow_nan)
@@ -312,6 +315,7 @@ class HostsRuntime(interface.Runtime):
       itertools.pairwise(rows_lib.bounds(count, self._crew.size))
     ):
       positions = np.flatnonzero((owned >= first) & (owned < last))
+      positions = positions[interface.by_work(data.work, data_rows[positions])]
       local = (owned[positions] - first).astype(np.int32)
       if together:
         self._send_data(of_data, index)

@@ -25,18 +25,19 @@ class XlaRuntime(interface.Runtime):
     self._clients_per_block = clients_per_block
     self._placed: dict[Any, int] = {}  # rows of the last data of a form
 
-  def place(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientData:
+  def place(self, tree: Any, *, allow_nan: bool = False, work: Any = None) -> interface.ClientData:
     tree, arrays = trees.stacked_leaves(tree, what='data', allow_nan=allow_nan)
     if not arrays:
       raise ValueError('data has no arrays.')
     count, rows = len(arrays[0]), self._num_rows(arrays)
+    work = interface.checked_work(work, count)
 
     def upload(array):
       padding = [(0, rows - count)] + [(0, 0)] * (array.ndim - 1)
       return tf.convert_to_tensor(np.pad(array, padding) if rows > count else array)
 
     placed = self._upload(tree, upload, arrays, 'data')
-    return interface.ClientData(tree=placed, num_clients=count, num_rows=rows)
+    return interface.ClientData(tree=placed, num_clients=count, num_rows=rows, work=work)
 
   def _num_rows(self, arrays) -> int:
     """The rows to make room for.
@@ -121,7 +122,7 @@ class XlaRuntime(interface.Runtime):
 
   def _round(self, computation, parts, states, data, rows, settings):
     run = self.context.executable(computation, settings=settings, updated=(1, 1))
-    server, _, metrics = run(parts, _cohort(rows, states, data, settings))
+    server, _, metrics = run(parts, self._cohort(rows, states, data, settings)[0])
     return server, metrics
 
   def _settings_at_once(self, parameter, rows) -> int:
@@ -154,12 +155,32 @@ class XlaRuntime(interface.Runtime):
     )
     run = self.context.executable(computation, settings=settings)
     parts = self._parts(parameter, server_state, states, data, settings)
-    (values,) = run(parts, _cohort(every, states, data, settings))
+    cohort, order = self._cohort(every, states, data, settings)
+    (values,) = run(parts, cohort)
     each = len(every[0][0])
     shape = [each] if settings is None else [settings, each]
-    count = int(np.prod(shape))
-    leaves = [np.asarray(v)[:count].reshape(*shape, *v.shape[1:]) for v in values]
+    back = np.argsort(order)
+    leaves = [np.asarray(v)[back].reshape(*shape, *v.shape[1:]) for v in values]
     return trees.container(computation.type_signature.result.member, iter(leaves))
+
+  def _cohort(self, rows, states, data, settings) -> tuple[executable.Cohort, np.ndarray]:
+    """Who takes part, in the order of their work; and that order, of the positions in `rows`."""
+    shares = len(self.context.devices) if settings is None else 1  # a device gets whole settings
+    orders, first = [], 0
+    for _, own in rows:
+      orders.append(first + interface.by_work(data.work, own, shares))
+      first += len(own)
+    order = np.concatenate(orders)
+    ids = None
+    if settings is not None:
+      ids = np.concatenate([np.full(len(s), i, np.int32) for i, (s, _) in enumerate(rows)])
+    cohort = executable.Cohort(
+      rows=[np.concatenate(of_part)[order] for of_part in zip(*rows, strict=True)],
+      settings=ids,
+      count=len(order),
+      limit=states.num_clients or data.num_rows * (settings or 1),
+    )
+    return cohort, order
 
   def _parts(self, parameter, server_state, states, data, settings):
     program_types = [program.placed_parts(t) for t in parameter]
@@ -219,15 +240,3 @@ def stack_leaves(type_: tff.Type, tree: Any, what: str) -> list[Any]:
         f' {tf.as_dtype(leaf_type.dtype).name} is expected.'
       )
   return leaves
-
-
-def _cohort(rows, states, data, settings) -> executable.Cohort:
-  state_rows = np.concatenate([s for s, _ in rows])
-  data_rows = np.concatenate([d for _, d in rows])
-  ids = None
-  if settings is not None:
-    ids = np.concatenate([np.full(len(s), i, np.int32) for i, (s, _) in enumerate(rows)])
-  limit = states.num_clients or data.num_rows * (settings or 1)
-  return executable.Cohort(
-    rows=[state_rows, data_rows], settings=ids, count=len(state_rows), limit=limit
-  )

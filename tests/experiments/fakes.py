@@ -45,7 +45,7 @@ class FakeRuntime:
   def __exit__(self, *exception):
     pass
 
-  def place(self, tree):
+  def place(self, tree, *, work):
     return tree
 
   def place_states(self, tree):

@@ -174,7 +174,8 @@ class Simulation:
     clients = method.initial_client_states(state, len(data['x']), attributes, noise_key=key)
     self.method, self.machine, self.data = method, machine, data
     self._server, self._everyone = state, range(len(data['x']))
-    self._data, self._clients = machine.place(data), machine.place_states(clients)
+    self._clients = machine.place_states(clients)
+    self._data = machine.place(data, work=data['num_examples'])
     self._examples = examples_spec(data)
 
   def round(self, cohort):

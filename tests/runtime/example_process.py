@@ -120,12 +120,18 @@ def server_state(learning_rate=0.1):
   )
 
 
+def placed_with_work(machine):
+  """The data on a machine that knows how many steps each client takes."""
+  tree = data()
+  return machine.place(tree, work=tree['steps'])
+
+
 COHORTS = ([0, 1, 2, 3, 4, 5, 6], [1, 4, 6], [2], [], [3, 5, 6, 0])
 
 
 def run(machine, cohorts=COHORTS, learning_rate=0.1):
   """All rounds: the server's state, the clients' states and all metrics, in NumPy."""
-  placed, states = machine.place(data()), machine.place_states(client_states())
+  placed, states = placed_with_work(machine), machine.place_states(client_states())
   server, history = server_state(learning_rate), []
   for cohort in cohorts:
     server, metrics = machine.round(next_round, server, states, placed, np.array(cohort, np.int32))

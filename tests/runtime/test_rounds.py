@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
+from runtime import interface
 from tests.runtime import example_process as example
 
 
@@ -234,7 +235,7 @@ def evaluate(server, client, data):
 def test_evaluation(native, rows):
   def run(machine):
     states = machine.place_states(example.client_states())
-    placed = machine.place(example.data())
+    placed = example.placed_with_work(machine)
     server, _ = machine.round(
       example.next_round, example.server_state(), states, placed, np.arange(7)
     )
@@ -244,6 +245,48 @@ def test_evaluation(native, rows):
     found = run(xla)
   assert found['loss'].shape == (7 if rows is None else 3,)
   example.assert_same(run(native), found)
+
+
+def _idle(work, order, shares, block):
+  """Of the lanes' work, what is waiting for the largest client of a block, and for other shares."""
+  of_share = []
+  for part in np.array_split(work[order], shares):
+    blocks = [part[i : i + block] for i in range(0, len(part), block)]
+    of_share.append(sum(block * own.max() for own in blocks))
+  return shares * max(of_share) / work.sum() - 1.0
+
+
+@pytest.mark.parametrize(('shares', 'block'), [(1, 1), (2, 1), (1, 32), (3, 16)])
+def test_clients_of_like_work_are_together(shares, block):
+  rng = np.random.default_rng(4)
+  population = np.minimum(np.ceil(rng.lognormal(3.0, 1.2, 1000)), 128).astype(np.int32)
+  for size in (400, 401, 0, 1):
+    rows = rng.permutation(1000)[:size].astype(np.int32)
+    order = interface.by_work(population, rows, shares)
+    np.testing.assert_array_equal(np.sort(order), np.arange(size))  # nobody twice, nobody left out
+    if size > 1:
+      work = population[rows]
+      assert _idle(work, order, shares, block) < 0.3
+      if block > 1:
+        assert _idle(work, np.arange(size), shares, block) > 1.0
+  np.testing.assert_array_equal(interface.by_work(None, rows, shares), np.arange(1))
+
+
+def test_work_is_a_number_for_each_client():
+  with runtime.create('xla') as xla:
+    for work in (np.ones(6), -np.ones(7), np.ones([7, 1]), ['many'] * 7, [np.nan] * 7):
+      with pytest.raises(ValueError, match='one number of at least 0 for each of the 7 clients'):
+        xla.place(example.data(), work=work)
+
+
+@pytest.mark.parametrize(('devices', 'block'), [('cpu', 3), ('cpu,cpu', 2)])
+def test_evaluations_stand_in_the_order_asked_for(devices, block):
+  with runtime.create('xla', devices=devices, clients_per_block=block) as xla:
+    states = xla.place_states({**example.client_states(), 'steps': np.arange(7, dtype=np.int32)})
+    placed = example.placed_with_work(xla)
+    for rows in ([5, 0, 3], [6, 2, 1, 4, 3]):
+      found = xla.evaluate(evaluate, example.server_state(), states, placed, rows)
+      np.testing.assert_array_equal(found['steps'], rows)
 
 
 def test_evaluation_of_a_sweep():
