@@ -250,8 +250,8 @@ class StoringRuntime(interface.Runtime):
     self.name = machine.name
     self.context = machine.context
 
-  def place(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientData:
-    return self._machine.place(tree, allow_nan=allow_nan)
+  def place(self, tree: Any, *, allow_nan: bool = False, work: Any = None) -> interface.ClientData:
+    return self._machine.place(tree, allow_nan=allow_nan, work=work)
 
   def place_states(
     self,
