@@ -3,7 +3,7 @@
 The ground floor: imports matplotlib, and nothing of the project.
 """
 
-from drawing.labels import label_ends
+from drawing.labels import height_of_ends, label_ends
 from drawing.scales import beyond, fences, log_y, mark_rounds
 from drawing.style import (
   BLUE,
@@ -30,6 +30,7 @@ __all__ = [
   'Line',
   'beyond',
   'fences',
+  'height_of_ends',
   'label_ends',
   'line',
   'log_y',

@@ -1,8 +1,11 @@
 """Names at the ends of the lines, where a legend would have to be looked up."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+
+_LINE = 1.25  # of the letters' size
 
 
 def label_ends(axes: Any, labels: dict[Any, str] | None = None, *, size: float = 8) -> None:
@@ -28,7 +31,7 @@ def label_ends(axes: Any, labels: dict[Any, str] | None = None, *, size: float =
   points = box.height * axes.figure.get_figheight() * 72
   heights = _spread(
     np.array([height for _, height in ends.values()]),
-    np.array([1.25 * size * rows[line] / points for line in ends]),
+    np.array([_LINE * size * rows[line] / points for line in ends]),
   )
   for line, height in zip(ends, heights, strict=True):
     axes.annotate(
@@ -36,9 +39,15 @@ def label_ends(axes: Any, labels: dict[Any, str] | None = None, *, size: float =
       textcoords='axes fraction', va='center', ha='left', fontsize=size, color=line.get_color(),
       annotation_clip=False,
       arrowprops=dict(
-        arrowstyle='-', color=line.get_color(), linewidth=0.6, alpha=0.6, shrinkA=0, shrinkB=2
+        arrowstyle='-', color=line.get_color(), linewidth=0.6, alpha=0.6, shrinkA=0, shrinkB=2,
+        relpos=(0, 0.5),  # from the name's left end: through no other name
       ),
     )  # fmt: skip
+
+
+def height_of_ends(labels: Iterable[str], *, size: float = 8) -> float:
+  """Inches that axes need for `label_ends` to have room for these names."""
+  return sum(label.count('\n') + 1 for label in labels) * _LINE * size / 72
 
 
 def _end(axes: Any, line: Any) -> tuple[float, float] | None:

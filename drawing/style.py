@@ -102,7 +102,7 @@ def shades(of: Line, count: int) -> list[Line]:
     return [of]
   first = MARKERS.index(of.marker)
   # A share of white in the light half, of black in the dark one.
-  depths = [0.55 - 1.05 * place / (count - 1) for place in range(count)]
+  depths = [0.4 - 0.9 * place / (count - 1) for place in range(count)]
   return [
     Line(
       colour=_mixed(of.colour, depth),

@@ -3,8 +3,9 @@
 The scripts are in jupytext's percent format. A notebook is its script with a badge that opens it
 on Colab, the first cell of all notebooks (`first_cell.py`), and what its cells show. It keeps the
 hash of its source, so that only those are run again that changed. The repository's address is the
-one in `pyproject.toml`: while its owner is OWNER, a placeholder, badges lead nowhere and the first
-cell asks for a wheel. Needs the extra `notebooks`.
+one in `pyproject.toml`, and is written into notebooks and pages, without a run: while its owner is
+OWNER, a placeholder, badges lead nowhere and the first cell asks for a wheel. Needs the extra
+`notebooks`.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import base64
 import hashlib
 import io
 import pathlib
+import re
 import tempfile
 import tomllib
 from typing import Any
@@ -19,7 +21,9 @@ from typing import Any
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent
 FIRST_CELL = FOLDER / 'first_cell.py'
+PAGES = ('README.md', 'CITATION.cff')
 _ADDRESS = "REPOSITORY = ''"
+_NOWHERE = 'https://github.com/OWNER/name'  # of the hash, which an address does not change
 _PARAMETERS = '# %% tags=["parameters"]'
 _COLOURS = 128  # of a picture
 _DPI = 72
@@ -61,7 +65,7 @@ def source(script: pathlib.Path, address: str = '') -> str:
 
 def digest(script: pathlib.Path) -> str:
   """The hash of a notebook's source, which the built notebook keeps."""
-  return hashlib.sha256(source(script).encode()).hexdigest()
+  return hashlib.sha256(source(script, _NOWHERE).encode()).hexdigest()
 
 
 def is_current(script: pathlib.Path) -> bool:
@@ -133,6 +137,30 @@ def build(folder: pathlib.Path, address: str = '') -> list[pathlib.Path]:
   return written
 
 
+def renewed(script: pathlib.Path) -> Any:
+  """The notebook beside a script with the project's address, and its outputs as they are."""
+  import nbformat
+
+  notebook = convert(script)
+  built = nbformat.read(script.with_suffix('.ipynb'), as_version=4)
+  for cell, old in zip(notebook.cells, built.cells, strict=True):
+    if cell.cell_type == 'code':
+      cell.update(outputs=old.outputs, execution_count=old.execution_count)
+  return notebook
+
+
+def addressed(text: str, address: str = '') -> str:
+  """A page with the repository's address in the place of the one that it has.
+
+  Args:
+    text: of the page.
+    address: of the repository; by default the project's.
+  """
+  path = (address or repository()).removeprefix('https://github.com/')
+  name = re.escape(path.partition('/')[2])
+  return re.sub(rf'(github(?:\.com)?/)[\w.-]+/{name}\b', rf'\g<1>{path}', text)
+
+
 def main() -> None:
   """Builds the notebooks that are older than their sources."""
   import nbformat
@@ -149,6 +177,10 @@ def main() -> None:
       notebook = convert(script)
       execute(notebook)
       nbformat.write(notebook, script.with_suffix('.ipynb'))
+    elif is_current(script):
+      nbformat.write(renewed(script), script.with_suffix('.ipynb'))
+  for page in (ROOT / name for name in PAGES):
+    page.write_text(addressed(page.read_text()))
 
 
 if __name__ == '__main__':

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 # A notebook sets these for its own kernel; a program of another environment breaks on them.
 _OF_THE_KERNEL = ('MPLBACKEND', 'PYTHONPATH', 'PYTHONHOME', 'VIRTUAL_ENV')
+# What TensorFlow says once to everybody, whatever its level.
+_NOTICE = re.compile(r'WARNING: All log messages before absl|I0000 [\d:.]+ +\d+ device_compiler')
 
 
 def prepare() -> None:
@@ -166,7 +169,8 @@ def _show(*arguments: str) -> list[str]:
   # The notebook's folder stays the working directory: results go there.
   process = subprocess.Popen(
     [str(python()), '-u', *arguments],
-    env={**_environment(), 'PYTHONPATH': str(ROOT)},
+    # What TensorFlow says of its start is no result; its errors come as exceptions.
+    env={'TF_CPP_MIN_LOG_LEVEL': '3', **_environment(), 'PYTHONPATH': str(ROOT)},
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
@@ -175,8 +179,9 @@ def _show(*arguments: str) -> list[str]:
   lines = []
   try:
     for line in process.stdout:
-      lines.append(line.rstrip('\n'))
-      print(lines[-1])
+      if not _NOTICE.match(line):
+        lines.append(line.rstrip('\n'))
+        print(lines[-1])
   except KeyboardInterrupt:
     process.terminate()  # It keeps what it has, and says how to go on.
     print(process.communicate()[0])

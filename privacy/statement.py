@@ -101,13 +101,9 @@ class PrivacyStatement:
     entries.append(('Mechanism', self.mechanism))
     if self.silos:
       epsilons = sorted(float(silo['epsilon']) for silo in self.silos)
-      entries.append(
-        (
-          'Silos',
-          f'{len(epsilons)} silos, epsilon from {rounded_up(epsilons[0])} to '
-          f'{rounded_up(epsilons[-1])}, median {rounded_up(epsilons[len(epsilons) // 2])}.',
-        )
-      )
+      least, median, most = (rounded_up(epsilons[i]) for i in (0, len(epsilons) // 2, -1))
+      words = f'from {least} to {most}, median {median}' if least != most else f'{most} in each'
+      entries.append(('Silos', f'{len(epsilons)} silos, epsilon {words}.'))
     entries += [('Note', sentence) for sentence in self.notes]
     entries += [('Outside', sentence) for sentence in self.outside]
     return '\n'.join(entry(name, sentence) for name, sentence in entries)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.folder import files
 from experiments.recipes.recipes import Recipe
-from experiments.running.progress import show, show_seconds
+from experiments.running.progress import show, show_mean, show_seconds
 from experiments.sweeps import table as sweep_table
 
 # What a page shows of a report where its recipe names no figure: the first that there is.
@@ -140,9 +140,9 @@ def _tables(verdict: pd.DataFrame) -> list[str]:
 
 def _value(row: dict[str, Any]) -> tuple[str, ...]:
   seeds = row['seeds']
-  over = f' ± {show(row["deviation"])} ({seeds} seeds)' if seeds > 1 else ''
+  ours = show_mean(row['ours'], row['deviation'], seeds) + f' ({seeds} seeds)' * (seeds > 1)
   return (
-    row['what'], show(row['expected']), f'{show(row["ours"])}{over}', show(row['difference']),
+    row['what'], show(row['expected']), ours, show(row['difference']),
     show(row['tolerance']), _met(row),
   )  # fmt: skip
 

@@ -332,9 +332,9 @@ def _state_of_data(recipe: Recipe, data_dir: str | None) -> str:
 
 
 def listing(recipes: Sequence[Recipe], data_dir: str | None = None) -> str:
-  """What there is: one recipe a line, and whether its data is here."""
+  """What there is: one recipe a line, those of claims last, and whether its data is here."""
   rows = [('recipe', 'time', 'numbers', 'data', 'what')]
-  for recipe in recipes:
+  for recipe in sorted(recipes, key=lambda recipe: recipe.name.startswith('claims_')):
     rows.append(
       (
         recipe.name,

@@ -31,7 +31,7 @@ from experiments.recipes import page as recipe_page
 from experiments.recipes import recipes
 from experiments.recipes.recipes import Recipe
 from experiments.running import printing, startup
-from experiments.running.progress import Doing, say, show, show_seconds
+from experiments.running.progress import Doing, say, show, show_mean, show_seconds
 from experiments.sweeps import table as sweep_table
 from settings import Group
 
@@ -161,8 +161,8 @@ def verdict_lines(verdict: pd.DataFrame) -> list[str]:
       lines.append(f'{start}by {show(row["ours"])} (> {show(row["tolerance"])})')
     else:
       lines.append(
-        f'{start}{show(row["ours"])} +- {show(row["deviation"])}, expected '
-        f'{show(row["expected"])} +- {show(row["tolerance"])}'
+        f'{start}{show_mean(row["ours"], row["deviation"], row["seeds"])}, expected '
+        f'{show(row["expected"])} within {show(row["tolerance"])}'
       )
   return lines
 

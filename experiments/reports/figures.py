@@ -22,6 +22,7 @@ _MOST_PANELS = 4
 # A panel shows the large budgets again where the methods' values there spread over less than this
 # share of all of them.
 _CROWDED = 0.3
+_AROUND = 0.9  # inches of a panel's title, ticks and label
 _ENDS = {EndPoint.LOCAL: 'local training', EndPoint.GLOBAL: 'federated averaging'}
 
 Draw = Callable[[ReportData], Drawing | None]
@@ -46,12 +47,12 @@ def learning_curves(data: ReportData) -> Drawing | None:
   names, words = choosing.shown_of(data, curves['setting'], _MOST_PANELS * _MOST_LINES)
   configs = dict(zip(data.labels, (run.config for run in data.runs), strict=True))
   parts = _parts_by_budget(configs, names)
-  drawing, panels = _side_by_side(len(parts))
-  for axes, (title, part) in zip(panels, parts, strict=True):
+  labels = [_short(part, title) for title, part in parts]
+  drawing, panels = _side_by_side(len(parts), room=max(map(house.height_of_ends, labels)))
+  for axes, (title, part), short in zip(panels, parts, labels, strict=True):
     styles = layout.styles_of([configs[name].method for name in part])
-    for name, style in zip(part, styles, strict=True):
+    for name, label, style in zip(part, short, styles, strict=True):
       own = curves[curves['setting'] == name]
-      label = textwrap.fill(name.replace(f', {title}', ''), layout.NARROW)
       layout.curve(
         axes, own, 'round', style, label, of=len(part), markevery=max(1, len(own) // 8)
       )  # fmt: skip
@@ -70,6 +71,11 @@ def learning_curves(data: ReportData) -> Drawing | None:
     drawing=drawing,
     data=curves,
   )
+
+
+def _short(names: Sequence[str], title: str) -> list[str]:
+  """The names of a panel's settings in narrow lines, without what its title says."""
+  return [textwrap.fill(name.replace(f', {title}', ''), layout.NARROW) for name in names]
 
 
 def _parts_by_budget(configs, names: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -223,8 +229,9 @@ def _local() -> str:
   return next(name for name, method in methods if method.end_point is EndPoint.LOCAL)
 
 
-def _side_by_side(count: int) -> tuple[figure.Figure, list]:
-  """Panels with scales of their own; one by itself is larger."""
+def _side_by_side(count: int, *, room: float = 0.0) -> tuple[figure.Figure, list]:
+  """Panels with scales of their own, `room` inches high inside; one by itself is larger."""
   columns = 1 if count == 1 else 2
-  each = (7.4, 4.4) if count == 1 else (5.4, 3.6)
+  width, height = (7.4, 4.4) if count == 1 else (5.4, 3.6)
+  each = (width, max(height, room + _AROUND))
   return layout.panels(count, columns=columns, each=each, share_x=False, share_y=False)

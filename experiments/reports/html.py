@@ -42,6 +42,16 @@ p.warning { border-left: 4px solid var(--warn); padding-left: .7rem; font-weight
   padding: .15rem .5rem; }
 [hidden] { display: none !important; }
 details { margin: .8rem 0; } summary { cursor: pointer; }
+/* On a telephone each row is a box of its own, with the column's name before each value. */
+@media screen and (max-width: 40rem) {
+  thead { display: none; } table, tbody, tr { display: block; }
+  tr { border: 1px solid var(--rule); border-radius: 6px; padding: .3rem .7rem; margin: .5rem 0; }
+  td { display: flex; gap: 1rem; justify-content: space-between; border: 0; padding: .1rem 0;
+    text-align: right; overflow-wrap: anywhere; }
+  td:empty { display: none; }
+  td::before { content: attr(data-column); color: var(--soft); text-align: left;
+    flex-shrink: 0; max-width: 55%; }
+}
 @media print { body { max-width: none; font-size: 10.5pt; } .filters, button { display: none; }
   section, .card, tr { break-inside: avoid; } .scroll { overflow: visible; } }
 """
@@ -124,11 +134,15 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]], tags: Sequence[
   head = ''.join(f'<th scope="col">{html.escape(cell)}</th>' for cell in heading)
   marks = [_mark(own) for own in tags] or [''] * len(rows)
   body = '\n'.join(
-    f'<tr{mark}>' + ''.join(f'<td>{html.escape(cell)}</td>' for cell in row) + '</tr>'
+    f'<tr{mark}>' + ''.join(map(_cell, heading, row)) + '</tr>'
     for row, mark in zip(rows, marks, strict=True)
   )
   content = f'<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody>'
   return f'<div class="scroll"><table>{content}</table></div>'
+
+
+def _cell(column: str, text: str) -> str:
+  return f'<td data-column="{html.escape(column)}">{html.escape(text)}</td>'
 
 
 def _mark(tags: Tags) -> str:

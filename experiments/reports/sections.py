@@ -15,7 +15,7 @@ from experiments.folder.metrics import EVERYONE
 from experiments.reports import html
 from experiments.reports.data import ReportData, symbol, text, title_of, value_of
 from experiments.reports.layout import Drawing
-from experiments.running.progress import show
+from experiments.running.progress import show, show_mean
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps.table import Run
 
@@ -132,7 +132,7 @@ def verdict(verdict: pd.DataFrame | None) -> str:
       'met' if row['met'] else 'NOT MET',
       row['what'],
       text(row['expected']),
-      '' if math.isnan(row['expected']) else f'{show(row["ours"])} ± {show(row["deviation"])}',
+      '' if math.isnan(row['expected']) else show_mean(row['ours'], row['deviation'], row['seeds']),
       show(row['difference']),
       show(row['tolerance']),
       str(row['seeds']),
@@ -181,8 +181,8 @@ def selection(path: pathlib.Path) -> str:
       _words(best['setting']),
       str(best['candidates']),
       str(best['seeds']),
-      _score(best[best['selected_on']]),
-      _score(best['test']),
+      _score({**best[best['selected_on']], 'seeds': best['seeds']}),
+      _score({**best['test'], 'seeds': best['seeds']}),
     ]
     for best in chosen
   ]
@@ -200,9 +200,7 @@ def _words(values: dict[str, Any]) -> str:
 
 def _score(score: Mapping[str, float]) -> str:
   """A mean, with its deviation where there is more than one seed."""
-  if score.get('seeds', 2) < 2:
-    return show(score['mean'])
-  return f'{show(score["mean"])} ± {show(score["std"])}'
+  return show_mean(score['mean'], score['std'], int(score['seeds']))
 
 
 def figure(drawing: Drawing, folder: pathlib.Path) -> str:

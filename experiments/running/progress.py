@@ -160,13 +160,19 @@ def show(value: float) -> str:
   return f'{value:.4g}'
 
 
+def show_mean(mean: float, deviation: float, seeds: int) -> str:
+  """A mean over seeds to read, with its deviation where there are several: 0.02431 ± 0.0002."""
+  return f'{show(mean)} ± {deviation:.2g}' if seeds > 1 else show(mean)
+
+
 def show_seconds(seconds: float) -> str:
-  """A duration to read: 12 ms, 3.4 s, 5 min 20 s, 2 h 5 min."""
+  """A duration to read: 12 ms, 3.4 s, 5 min 20 s, 2 h 5 min, 3 h."""
   if seconds < 1:
     return f'{1000 * seconds:.3g} ms'
   if seconds < 60:
     return f'{seconds:.2g} s' if seconds < 10 else f'{seconds:.0f} s'
   minutes, rest = divmod(round(seconds), 60)
   if minutes < 60:
-    return f'{minutes} min {rest} s'
-  return f'{minutes // 60} h {minutes % 60} min'
+    return f'{minutes} min' + f' {rest} s' * bool(rest)
+  hours, minutes = divmod(minutes, 60)
+  return f'{hours} h' + f' {minutes} min' * bool(minutes)

@@ -26,7 +26,7 @@ from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files, noise_keys, results
 from experiments.running import interruption, startup
 from experiments.running.parts import CallbacksOf, Metric, Parts, no_callbacks
-from experiments.running.progress import Doing, show
+from experiments.running.progress import Doing, show, show_mean
 from experiments.sweeps import cluster as sweep_cluster
 from experiments.sweeps import record
 from experiments.sweeps import table as sweep_table
@@ -293,12 +293,14 @@ def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> st
   metric = sweep_table.main_metric(table)
   if metric is None:
     return f'{table["run"].nunique()} runs.'
-  lines = [f'Test {metric}, mean and deviation over the seeds:', '']
   scores = sweep_table.over_seeds(table, f'test_{metric}')
+  several = scores['seeds'].max() > 1
+  lines = [f'Test {metric}' + ', mean and deviation over the seeds' * several + ':', '']
   names = [n for n in sweep_table.setting_columns(table) if scores[n].nunique() > 1]
   for _, row in scores.head(_MOST_LINES).iterrows():
     setting = ', '.join(f'{n}={row[n]}' for n in names if row[n] == row[n] and row[n] is not None)
-    lines.append(f'  {show(row["mean"]):>9}  {show(row["std"]):>9}  {setting}')
+    deviation = f'{show(row["std"]):>9}  ' if several else ''
+    lines.append(f'  {show(row["mean"]):>9}  {deviation}{setting}')
   if len(scores) > _MOST_LINES:
     lines.append(f'  ... and {len(scores) - _MOST_LINES} more in table.csv')
   lines.append('')
@@ -313,7 +315,7 @@ def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> st
       asked = ', '.join(f'{n}={v}' for n, v in best['for'].items())
       lines.append(
         f'  {asked}: {setting} (of {best["candidates"]}); '
-        f'test {metric} {show(best["test"]["mean"])} +- {show(best["test"]["std"])}'
+        f'test {metric} {show_mean(best["test"]["mean"], best["test"]["std"], best["seeds"])}'
       )
   elif select_on == 'validation':
     lines.append(

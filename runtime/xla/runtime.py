@@ -198,7 +198,8 @@ class XlaRuntime(interface.Runtime):
 
   @property
   def description(self) -> str:
-    devices = ', '.join(d.rsplit('/device:', 1)[-1] for d in self.context.devices)
+    names = dict.fromkeys(d.rsplit('/device:', 1)[-1] for d in self.context.devices)
+    devices = ', '.join(names)
     block = self._clients_per_block or 'default'
     return f'XLA on {devices}, clients per block: {block}'
 

@@ -218,7 +218,15 @@ def test_a_file_gets_log_lines(capsys):
 
 @pytest.mark.parametrize(
   'seconds,words',
-  [(0.0123, '12.3 ms'), (3.456, '3.5 s'), (42.2, '42 s'), (320, '5 min 20 s'), (7500, '2 h 5 min')],
+  [
+    (0.0123, '12.3 ms'),
+    (3.456, '3.5 s'),
+    (42.2, '42 s'),
+    (320, '5 min 20 s'),
+    (7500, '2 h 5 min'),
+    (360, '6 min'),
+    (10800, '3 h'),
+  ],
 )
 def test_durations_are_readable(seconds, words):
   assert progress.show_seconds(seconds) == words

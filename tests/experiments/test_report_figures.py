@@ -96,7 +96,24 @@ def _mechanisms(folder):
     table.write(run / 'metrics.parquet')
 
 
-FEDERATIONS = {'methods': _all_methods, 'lambdas': _lambdas, 'groups': _groups, 'alphas': _alphas}
+def _long_names(folder):
+  """Ten settings of one budget, each with a name of several lines."""
+  for seed, fraction, rate, privacy in itertools.product(
+    range(2), (0.1, 0.25, 0.5, 0.75, 0.9), (0.01, 0.003), (PRIVATE, {})
+  ):
+    budget = {'target_epsilon': 2.0} if privacy else {}
+    make_run(folder / f'{fraction}-{rate}-{seed}-{len(privacy)}', method='finetune', seed=seed,
+             finetune_fraction=fraction, client_learning_rate=rate, rounds=8,
+             base=0.3 + 0.001 * fraction + rate, num_clients=10, **budget, **privacy)  # fmt: skip
+
+
+FEDERATIONS = {
+  'methods': _all_methods,
+  'lambdas': _lambdas,
+  'groups': _groups,
+  'alphas': _alphas,
+  'long_names': _long_names,
+}
 
 
 def _drawings(folder, name):
@@ -114,6 +131,7 @@ def test_figures_of_reports(name, tmp_path):
     'lambdas': {'privacy_utility', 'lambda'},
     'groups': {'groups_along', 'groups'},
     'alphas': {'personalization'},
+    'long_names': {'learning_curves', 'clients'},
   }[name]
   assert expected <= {drawing.name for drawing in drawn}
   for drawing in drawn:

@@ -136,6 +136,10 @@ def test_where_it_is_installed_nothing_is_brought(alone, monkeypatch, tmp_path):
 # ------------------------------------------------- the notebooks in the repository
 
 
+# TensorFlow's own lines: a date, a level and a file of its source; absl's in C++ likewise.
+_NOISE = r'(?m)^(\d{4}-\d\d-\d\d [\d:.]+: [IWEF] |[IWEF]\d{4} [\d:.]+ |WARNING: All log messages)'
+
+
 def _built(name):
   return nbformat.read(build.FOLDER / f'{name}.ipynb', as_version=4)
 
@@ -148,7 +152,12 @@ def faults(notebook, script) -> list[str]:
   code = [cell for cell in notebook.cells if cell.cell_type == 'code']
   if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
     found.append('it was not run from top to bottom')
+  wanted = build.convert(script).cells
+  if [cell.source for cell in notebook.cells] != [cell.source for cell in wanted]:
+    found.append('its cells are not those of its source: `make notebooks`')
   for cell in code:
+    if any(re.search(_NOISE, output.get('text', '')) for output in cell.outputs):
+      found.append(f'lines of TensorFlow under {cell.source[:40]!r}')
     kinds = {output.output_type for output in cell.outputs}
     if 'error' in kinds:
       found.append(f'an error in {cell.source[:40]!r}')
@@ -191,7 +200,14 @@ def test_what_is_missing_is_found(tmp_path):
   name = 'first_run'
   script = tmp_path / f'{name}.py'
   script.write_text(_script(name).read_text().replace('ROUNDS = 50', 'ROUNDS = 51'))
-  assert faults(_built(name), script) == ['it is older than its source: `make notebooks`']
+  assert faults(_built(name), script) == [
+    'it is older than its source: `make notebooks`',
+    'its cells are not those of its source: `make notebooks`',
+  ]
+  noisy = _built(name)
+  cell = next(cell for cell in noisy.cells if cell.get('outputs'))
+  cell.outputs[0]['text'] = '2026-01-02 03:04:05.6: I tensorflow/core/a.cc:1] words\n'
+  assert faults(noisy, _script(name)) == [f'lines of TensorFlow under {cell.source[:40]!r}']
   for i, cell in enumerate(_built(name).cells):
     if cell.get('outputs'):
       broken = _built(name)
@@ -228,6 +244,19 @@ def test_readme_links_them_with_their_badges():
     assert set(re.findall(r'github(?:\.com)?/(\w+/[\w-]+)', page.read_text())) <= {
       build.repository().removeprefix('https://github.com/')
     }
+
+
+def test_the_address_of_the_project_has_one_place():
+  """`pyproject.toml`; `make notebooks` brings pages and notebooks to it, which this checks."""
+  other = 'https://github.com/some-body/private-federated-learning'
+  for name in build.PAGES:
+    text = (ROOT / name).read_text()
+    assert build.addressed(text) == text
+    moved = build.addressed(text, other)
+    assert 'some-body/' in moved and build.addressed(moved) == text
+  script = _script('first_run')
+  assert repr(other) in build.source(script, other)
+  assert build.badge('first_run', other) in build.source(script, other)
 
 
 def test_running_them_leaves_nothing_untracked():
