@@ -107,13 +107,14 @@ def test_recipes_of_claims_have_seeds_and_one_grid_for_all_methods():
   assert tuning
   for name, first in tuning.items():
     recipe = recipes.read(name)
-    rates = set()
+    rates, lambdas = set(), set()
     for part in recipe.parts:
       grid = recipe.grid(part)
       assert len(grid.seeds) - first >= 3, (name, part)
-      if name.startswith('claims_silo'):
-        rates.add(grid.axes.get('client_learning_rate'))
-    assert len(rates) <= 1, (name, rates)
+      rates.add(grid.axes.get('client_learning_rate'))
+      lambdas |= {grid.axes.get(axis) for axis in ('mtl_lambda', 'ditto_lambda')}
+    assert len(rates) == 1, (name, rates)
+    assert len(lambdas - {None}) <= 1, (name, lambdas)
 
 
 def test_the_page_is_what_the_stored_verdicts_say():
