@@ -4,6 +4,7 @@ Prints one line of JSON. A process of its own makes the first round's time and t
 peak memory those of the case alone.
 """
 
+import dataclasses
 import json
 import os
 import resource
@@ -20,17 +21,24 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np  # noqa: E402
 
 import runtime  # noqa: E402
-from benchmarks import workloads  # noqa: E402
+from benchmarks import published, workloads  # noqa: E402
 from runtime.noise_key import NoiseKey  # noqa: E402
 
 
-def _timed(one_round: Callable[[int], Any], rounds: int, warm_up: int) -> dict[str, float]:
+def _timed(
+  one_round: Callable[[int], Any],
+  rounds: int,
+  warm_up: int,
+  between: Callable[[int], Any] = lambda _: None,
+) -> dict[str, float]:
+  """The rounds' times after the first ones; `between` runs before each, and is not counted."""
   one_round(0)
   first = time.perf_counter() - _START
   for index in range(1, warm_up):
     one_round(index)
   seconds = []
   for index in range(rounds):
+    between(index)
     start = time.perf_counter()
     one_round(warm_up + index)
     seconds.append(time.perf_counter() - start)
@@ -74,7 +82,7 @@ def _tff_learning(layers, num_clients: int, rounds: int, name: str = 'native') -
   is_native = name == 'native'
   context = runtime.NativeContext() if is_native else runtime.XlaContext(devices=_devices())
   with context:
-    process = workloads.tff_learning(layers)
+    process = workloads.tff_learning(layers, num_clients)
     datasets = workloads.tff_datasets(num_clients)
     state = [process.initialize()]
 
@@ -108,6 +116,88 @@ def _school(name: str, rounds: int, settings: int | None = None) -> dict[str, An
       machine.to_numpy(metrics)
 
     return _timed(one_round, rounds, warm_up=2) | _compiling(machine.context)
+
+
+def _published(name: str, rounds: int, warm_up: int = 2) -> dict[str, Any]:
+  """A workload of the field, in turns with a plain matrix product."""
+  workload = published.WORKLOADS[name]
+  method, multiply = workload.method(), published.plain_product()
+  flop = workload.flop(workload.cohort * workload.rows)
+  with runtime.create('xla', devices=_devices()) as machine:
+    data = workload.data()
+    placed = machine.place(data, work=data['num_examples'])
+    state = [method.initial_server_state(0, noise_key=NoiseKey.rehearsal(0))]
+    draw = np.random.default_rng(0)
+    speeds = []
+
+    def one_round(_):
+      cohort = draw.permutation(workload.population)[: workload.cohort]
+      state[0], metrics = machine.round(method.process.next, state[0], None, placed, cohort)
+      machine.to_numpy(metrics)
+
+    def product(_):
+      seconds = []
+      for _ in range(5):
+        start = time.perf_counter()
+        operations = multiply()
+        seconds.append(time.perf_counter() - start)
+      speeds.append(operations / min(seconds) / 1e9)
+
+    result = _timed(one_round, rounds, warm_up=warm_up, between=product) | _compiling(
+      machine.context
+    )
+  product_speed = statistics.median(speeds)
+  achieved = flop / result['seconds_per_round'] / 1e9
+  return result | {
+    'gflop': flop / 1e9,
+    'gflop_per_second': achieved,
+    'product_gflop_per_second': product_speed,
+    'share_of_product': achieved / product_speed,
+  }
+
+
+def _uneven(name: str, rounds: int, most: int, cohort: int) -> dict[str, Any]:
+  """Clients of very different sizes, in turns with as many rows in clients of one size."""
+  workload = dataclasses.replace(published.WORKLOADS[name], population=cohort, cohort=cohort)
+  sizes = published.heavy_tailed(cohort, most)
+  each = round(sizes.mean())
+  cases = {'uneven': (most, sizes), 'even': (each, np.full(cohort, each))}
+  seconds: dict[str, list[float]] = {name: [] for name in cases}
+  rounds_of: dict[str, Callable[[], None]] = {}
+  with runtime.create('xla', devices=_devices()) as machine:
+    for case, (rows, own) in cases.items():
+      rounds_of[case] = _repeated(machine, workload.method(rows), workload.data(own, rows))
+    result = _timed(lambda _: [one() for one in rounds_of.values()], 1, warm_up=1)
+    for _ in range(rounds):
+      for case, one in rounds_of.items():
+        start = time.perf_counter()
+        one()
+        seconds[case].append(time.perf_counter() - start)
+    result |= _compiling(machine.context)
+  # The same number of rows, up to rounding.
+  rows_over = float(sizes.sum()) / (each * cohort)
+  return result | {
+    'seconds_per_round': statistics.median(seconds['uneven']),
+    'fastest_round': min(seconds['uneven']),
+    'rounds': rounds,
+    'times_even': statistics.median(
+      a / b for a, b in zip(seconds['uneven'], seconds['even'], strict=True)
+    )
+    / rows_over,
+    'padding': most * cohort / float(sizes.sum()),
+  }
+
+
+def _repeated(machine, method, data) -> Callable[[], None]:
+  placed = machine.place(data, work=data['num_examples'])
+  state = [method.initial_server_state(0, noise_key=NoiseKey.rehearsal(0))]
+
+  def one_round():
+    everybody = np.arange(len(data['x']))
+    state[0], metrics = machine.round(method.process.next, state[0], None, placed, everybody)
+    machine.to_numpy(metrics)
+
+  return one_round
 
 
 def _dp_sgd_step() -> dict[str, Any]:
@@ -155,6 +245,11 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'school_native': lambda: _school('native', 8),
   'sweep_60': lambda: _school('xla', 20, settings=60),
   'dp_sgd_step': _dp_sgd_step,
+  'cifar10': lambda: _published('cifar10', 20),
+  'stackoverflow': lambda: _published('stackoverflow', 2, warm_up=1),
+  'flair': lambda: _published('flair', 3),
+  # Users of 1 to 512 sentences; an eighth of a round's users, for they have more of them.
+  'uneven_clients': lambda: _uneven('stackoverflow', 5, 512, 50),
   # Weak scaling: 1,000 clients for each worker; and the same clients in one process.
   'process_1': lambda: _fedavg('softmax', 1000, 10, 0),
   'workers_1': lambda: _fedavg('softmax', 1000, 10, 1),
@@ -162,6 +257,11 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'workers_2': lambda: _fedavg('softmax', 2000, 10, 2),
   'process_4': lambda: _fedavg('softmax', 4000, 10, 0),
   'workers_4': lambda: _fedavg('softmax', 4000, 10, 4),
+  # A model of 7.4 MB, for what a byte costs.
+  'process_1_mlp': lambda: _fedavg('mlp', 20, 5, 0),
+  'workers_1_mlp': lambda: _fedavg('mlp', 20, 5, 1),
+  'workers_2_mlp': lambda: _fedavg('mlp', 40, 5, 2),
+  'workers_4_mlp': lambda: _fedavg('mlp', 80, 5, 4),
   'growth_10': lambda: _fedavg('softmax', 10, 20),
   'growth_100': lambda: _fedavg('softmax', 100, 20),
   'growth_1000': lambda: _fedavg('softmax', 1000, 8),

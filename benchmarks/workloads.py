@@ -52,10 +52,11 @@ def image_model(name: str) -> Any:
     num_outputs=10,
     task_kind='classification',
     x_scale=1.0 / 255.0,
+    **({'hidden_units': (1024, 1024)} if name == 'mlp' else {}),
   )
 
 
-def image_fedavg(model_name: str, num_clients: int) -> Any:
+def image_fedavg(model_name: str, num_clients: int, noise_multiplier: float = 1.0) -> Any:
   """DP-FedAvg with adaptive clipping: one local epoch in batches of 20."""
   shape = (IMAGES_PER_CLIENT, 28, 28, 1)
   return processes.build(
@@ -65,7 +66,7 @@ def image_fedavg(model_name: str, num_clients: int) -> Any:
       examples=ExamplesSpec(x_shape=shape, x_dtype=np.uint8, y_shape=shape[:1], y_dtype=np.int32),
       plan=plan.ClientLevelPrivacy(
         cohorts=sampling.EveryClient(num_clients),
-        noise_multiplier=1.0,
+        noise_multiplier=noise_multiplier,
         delta=1e-5,
         clipping=plan.AdaptiveClipping(quantile_noise_multiplier=max(1.0, num_clients / 20)),
       ),
@@ -108,7 +109,9 @@ def school_mr_mtl(num_examples: np.ndarray) -> tuple[Any, Any]:
   return method, privacy.silo_parameters()
 
 
-def tff_learning(layers: Callable[[], list]) -> Any:
+def tff_learning(
+  layers: Callable[[], list], num_clients: int, noise_multiplier: float = 1.0
+) -> Any:
   """TFF's own DP-FedAvg with adaptive clipping, for Keras layers on `tf.data` clients."""
 
   def model_fn():
@@ -122,7 +125,7 @@ def tff_learning(layers: Callable[[], list]) -> Any:
     )
 
   aggregator = tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(
-    noise_multiplier=1.0, clients_per_round=100
+    noise_multiplier=noise_multiplier, clients_per_round=num_clients
   )
   return tff.learning.algorithms.build_unweighted_fed_avg(
     model_fn,

@@ -27,8 +27,7 @@ class HypotheticalDeployment(client_level.ClientLevelPrivacy):
   `deployed` and noise multiplier z. The clients of the simulation have that of noise multiplier
   (C / D) z in the cohorts `cohorts` (`simulated`), which is far weaker.
 
-  Source: Granqvist et al. 2024 (arXiv 2404.06430), section 4, where D is the 'noise cohort size';
-  McMahan et al. 2018, section 4, by the same argument.
+  Source: the benchmarks of Granqvist et al. 2024 (arXiv 2404.06430), whose 'noise cohort' is D.
 
   Attributes:
     deployed: the deployment's cohorts, D or more clients of a population of its own.

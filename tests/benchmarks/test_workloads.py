@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
+import runtime
 from benchmarks import workloads
 from runtime import random_streams
+from runtime.noise_key import NoiseKey
 
 _RATE = 0.1
+_NEXT_TO_NO_NOISE = 1e-7  # TFF's adaptive clipping divides by it
 
 
 def _batch():
@@ -64,6 +68,41 @@ def test_tff_and_ours_train_the_same_network(name, layers):
   for mine, other, before in zip(updated_ours, updated_theirs, params.values(), strict=True):
     np.testing.assert_allclose(mine, other, atol=1e-5)
     assert np.abs(mine - before.numpy().ravel()).max() > 1e-4
+
+
+def _model_of_ours(name, clients):
+  method = workloads.image_fedavg(name, clients, noise_multiplier=_NEXT_TO_NO_NOISE)
+  start = method.initial_server_state(0, noise_key=NoiseKey.rehearsal(0))
+  with runtime.create('xla') as machine:
+    data = machine.place(workloads.images(clients))
+    state, _ = machine.round(method.process.next, start, None, data, np.arange(clients))
+    return start['model'], machine.to_numpy(state)['model']
+
+
+def _model_of_tff(layers, clients, start):
+  process = workloads.tff_learning(layers, clients, noise_multiplier=_NEXT_TO_NO_NOISE)
+  with runtime.NativeContext():
+    state = process.initialize()
+    weights = process.get_model_weights(state)
+    own = [
+      np.reshape(value, np.shape(like))
+      for value, like in zip(start.values(), weights.trainable, strict=True)
+    ]
+    state = process.set_model_weights(
+      state, tff.learning.models.ModelWeights(trainable=own, non_trainable=[])
+    )
+    state = process.next(state, workloads.tff_datasets(clients)).state
+    return process.get_model_weights(state).trainable
+
+
+@pytest.mark.slow
+def test_a_round_of_tff_and_ours_gives_the_same_model(monkeypatch):
+  monkeypatch.setattr(workloads, 'IMAGES_PER_CLIENT', 20)  # one batch, whose order is no matter
+  start, ours = _model_of_ours('softmax', 3)
+  theirs = _model_of_tff(workloads.softmax_layers, 3, start)
+  for before, mine, other in zip(start.values(), ours.values(), theirs, strict=True):
+    assert np.abs(mine - before).max() > 1e-4
+    np.testing.assert_allclose(np.ravel(mine), np.ravel(other), atol=2e-6)
 
 
 def test_another_network_is_found_out():
