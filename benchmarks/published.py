@@ -101,6 +101,8 @@ class Workload:
     count = self.population if sizes is None else len(sizes)
     rng = np.random.default_rng(0)
     shape, label_shape = (count, rows, *self.example_shape), (count, rows, *self.label_shape)
+    x: np.ndarray
+    y: np.ndarray
     if self.tokens:  # no padding: all places of all sentences are words
       x = rng.integers(1, self.num_outputs, shape, np.int32)
       y = rng.integers(1, self.num_outputs, label_shape, np.int32)

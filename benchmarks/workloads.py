@@ -46,13 +46,14 @@ def schools() -> collections.OrderedDict:
 
 def image_model(name: str) -> Any:
   """A model of this project for the images."""
+  options: dict[str, Any] = {'hidden_units': (1024, 1024)} if name == 'mlp' else {}
   return tff_models.build_model(
     name,
     example_shape=(28, 28, 1),
     num_outputs=10,
     task_kind='classification',
     x_scale=1.0 / 255.0,
-    **({'hidden_units': (1024, 1024)} if name == 'mlp' else {}),
+    **options,
   )
 
 
