@@ -94,7 +94,7 @@ class Workload:
     )
 
   def data(
-    self, sizes: Sequence[int] | None = None, rows: int | None = None
+    self, sizes: Sequence[int] | np.ndarray | None = None, rows: int | None = None
   ) -> collections.OrderedDict:
     """Random examples of all clients, padded to `rows`, of which each has `sizes`; default: all."""
     rows = rows or self.rows
