@@ -1,15 +1,22 @@
 """The cases of `make benchmark`, on next to nothing: each still runs."""
 
+import dataclasses
+
 import pytest
 
-from benchmarks import measure, run, workloads
+from benchmarks import measure, published, run, workloads
 
 
 def test_every_case_is_known_to_both():
   assert set(run.CASES) == set(measure.CASES)
 
 
+TINY = dataclasses.replace(
+  published.WORKLOADS['cifar10'], model='softmax', population=4, cohort=2, rows=5
+)
 SMALL = {
+  'published': lambda: measure._published('cifar10', 1),
+  'clients of different sizes': lambda: measure._uneven('cifar10', 1, 8, 3),
   'one process': lambda: measure._fedavg('softmax', 3, 1),
   'silos': lambda: measure._school('xla', 1),
   'cohort workers': lambda: measure._fedavg('softmax', 3, 1, workers=2),
@@ -22,9 +29,17 @@ def test_a_case_runs(case, monkeypatch):
   if case == 'cohort workers':
     pytest.importorskip('ray', reason='needs the extra "cluster" (ray)')
   monkeypatch.setattr(workloads, 'IMAGES_PER_CLIENT', 20)
+  monkeypatch.setitem(published.WORKLOADS, 'cifar10', TINY)
   monkeypatch.setenv('BENCHMARK_DEVICES', 'cpu')
   result = SMALL[case]()
   assert result['seconds_per_round'] > 0 and result['compiled_programs'] > 0
+  if case == 'published':
+    assert result['gflop'] == pytest.approx(3e-9 * 2 * 5 * 2 * 3072 * 10)
+    assert result['share_of_product'] > 0
+    assert run.claims({'cifar10': result | {'peak_megabytes': 1.0}})[0][0].startswith('CIFAR-10')
+  if case == 'clients of different sizes':
+    assert result['times_even'] > 0 and result['padding'] >= 1
+    assert [what for what, *_ in run.claims({'uneven_clients': result})]
   if case == 'cohort workers':
     # Totals of one softmax layer (31 kB) with what counts the clients; cohorts do not matter.
     assert 31 < result['kilobytes_sent'] < 70 and 31 < result['kilobytes_received'] < 70
