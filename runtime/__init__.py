@@ -68,6 +68,12 @@ _MODULES = {
 
 NAMES = ('xla', 'native')
 
+# By default XLA's minimum of NaN and a number is the number, on a CPU. It reads its flags when it
+# first compiles something.
+_FLAG = 'xla_cpu_enable_fast_min_max'
+if _FLAG not in os.environ.get('XLA_FLAGS', ''):
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} --{_FLAG}=false'.strip()
+
 
 def __getattr__(name: str) -> Any:
   if name in _MODULES:

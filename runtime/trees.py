@@ -12,6 +12,10 @@ import tensorflow_federated as tff
 Type: TypeAlias = tff.Type
 
 
+class MismatchError(TypeError, ValueError):
+  """A value is not of its type: a TypeError, as on TFF's own runtime."""
+
+
 def is_clients(type_: Type) -> bool:
   """Whether the type is placed at CLIENTS."""
   return isinstance(type_, tff.FederatedType) and type_.placement is tff.CLIENTS
@@ -82,12 +86,12 @@ def flatten(type_: Type, value: Any, what: str = 'value') -> list[Any]:
     The leaves in the order of `leaf_types(type_)`, unconverted.
 
   Raises:
-    ValueError: the value's structure is not the type's.
+    MismatchError: the value's structure is not the type's.
   """
   type_ = member(type_)
   if not isinstance(type_, tff.StructType):
     if isinstance(value, (Mapping, tff.structure.Struct)):
-      raise ValueError(f'{what} is a structure, but {type_} is expected.')
+      raise MismatchError(f'{what} is a structure, but {type_} is expected.')
     return [value]
   elements = fields(type_)
   leaves = []
@@ -103,7 +107,7 @@ def element(value: Any, index: int, name: str | None, elements: Any, what: str) 
   expected = ', '.join(n or str(i) for i, n in enumerate(names)) or 'nothing'
   if isinstance(value, Mapping):
     if len(value) != len(elements) or (name is not None and name not in value):
-      raise ValueError(
+      raise MismatchError(
         f'{what} has the fields {", ".join(map(str, value)) or "nothing"}; expected {expected}.'
       )
     return value[name] if name is not None else list(value.values())[index]
@@ -111,11 +115,13 @@ def element(value: Any, index: int, name: str | None, elements: Any, what: str) 
     isinstance(value, (tuple, list)) and not hasattr(value, '_fields')
   ):
     if len(value) != len(elements):
-      raise ValueError(f'{what} has {len(value)} elements; expected {expected}.')
+      raise MismatchError(f'{what} has {len(value)} elements; expected {expected}.')
     return value[index]
   if name is not None and (attrs.has(type(value)) or hasattr(value, name)):
     return getattr(value, name)
-  raise ValueError(f'{what} is of type {type(value).__name__}; expected a structure of {expected}.')
+  raise MismatchError(
+    f'{what} is of type {type(value).__name__}; expected a structure of {expected}.'
+  )
 
 
 def nested(type_: Type, leaves: Iterator[Any]) -> Any:
@@ -150,7 +156,7 @@ def to_array(leaf: Any, type_: Type, what: str) -> np.ndarray:
   """Converts a leaf to the array that its type says.
 
   Raises:
-    ValueError: the leaf's dtype or shape differs. Python numbers and arrays of the
+    MismatchError: the leaf's dtype or shape differs. Python numbers and arrays of the
       same kind (say float64 for float32, int64 for int32) are converted.
   """
   found = np.asarray(leaf)
@@ -165,16 +171,18 @@ def to_array(leaf: Any, type_: Type, what: str) -> np.ndarray:
     return found
   converted = found.astype(dtype.as_numpy_dtype)
   if dtype.is_integer and (converted != found).any():
-    raise ValueError(f'{what} has values beyond {dtype.name}, from {found.min()} to {found.max()}.')
+    raise MismatchError(
+      f'{what} has values beyond {dtype.name}, from {found.min()} to {found.max()}.'
+    )
   return converted
 
 
 def _check_leaf(type_, shape: tf.TensorShape, dtype: tf.DType, what, *, convertible: bool) -> None:
   expected = tf.as_dtype(type_.dtype)
   if not static_shape(type_).is_compatible_with(shape):
-    raise ValueError(f'{what} has the shape {shape}; {static_shape(type_)} is expected.')
+    raise MismatchError(f'{what} has the shape {shape}; {static_shape(type_)} is expected.')
   if dtype != expected and not convertible:
-    raise ValueError(f'{what} has the dtype {dtype.name}; {expected.name} is expected.')
+    raise MismatchError(f'{what} has the dtype {dtype.name}; {expected.name} is expected.')
 
 
 def stacked_leaves(

@@ -321,7 +321,10 @@ def _cardinality(parts) -> int:
         )
       sizes.add(len(value))
   if len(sizes) > 1:
-    raise ValueError(f'The arguments at CLIENTS are for different numbers of clients: {sizes}.')
+    raise ValueError(
+      'Conflicting cardinalities: the arguments at CLIENTS are for different numbers of clients,'
+      f' {", ".join(map(str, sorted(sizes)))}.'
+    )
   return sizes.pop() if sizes else 0
 
 
@@ -329,7 +332,7 @@ def server_leaves(type_: Any, value: Any, settings: int | None = None) -> list[t
   """The leaves of a SERVER (or unplaced, or all-equal) value as tensors.
 
   Raises:
-    ValueError: structure, dtype or shape is not the type's.
+    MismatchError: structure, dtype or shape is not the type's.
   """
   leaves = trees.flatten(type_, value, 'server_state')
   names = trees.leaf_names(type_)
@@ -345,7 +348,7 @@ def stack(type_: Any, clients: Any) -> list[Any]:
   """The leaves [P, ...] of a list of clients' values, padded to a bucket.
 
   Raises:
-    ValueError: a client's structure, dtype or shape is not the type's.
+    MismatchError: a client's structure, dtype or shape is not the type's.
   """
   names, types = trees.leaf_names(type_), trees.leaf_types(type_)
   per_client = [trees.flatten(type_, value, f'client {i}') for i, value in enumerate(clients)]

@@ -110,7 +110,7 @@ def neutral_accumulator(node: program.Node) -> Any:
   leaves = []
   for leaf in trees.leaf_types(type_):
     dtype = tf.as_dtype(leaf.dtype)
-    leaves.append(tf.fill(trees.static_shape(leaf), tf.cast(reduction.neutral(dtype), dtype)))
+    leaves.append(tf.fill(trees.static_shape(leaf), tf.constant(reduction.neutral(dtype), dtype)))
   return trees.nested(type_, iter(leaves))
 
 

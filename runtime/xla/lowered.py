@@ -74,7 +74,11 @@ class LoweredPrograms:
     """
     types, leaves, rows = [], [], []
     for index, (type_, value) in enumerate(parts):
-      new_type, of_part = self._placed((key, index), type_, value)
+      try:
+        new_type, of_part = self._placed((key, index), type_, value)
+      except datasets.NotLowered as error:
+        how.reasons.append(str(error))
+        return None
       types.append(new_type)
       leaves.append(of_part)
       if stages.is_client_part(type_):

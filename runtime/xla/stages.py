@@ -275,7 +275,7 @@ class Stages:
     leaves = []
     for leaf in trees.leaf_types(aggregation.accumulator_type(node)):
       dtype = tf.as_dtype(leaf.dtype)
-      neutral = tf.cast(reduction.neutral(dtype), dtype)
+      neutral = tf.constant(reduction.neutral(dtype), dtype)
       leaves.append(tf.fill([*prefix, *trees.static_shape(leaf)], neutral))
     return leaves
 
@@ -292,7 +292,7 @@ class Stages:
           row = reduction.combine(tf.gather(accumulated, setting), value)
           result.append(_write(accumulated, row[None], setting))
         continue
-      value = _masked(valid, value, tf.cast(reduction.neutral(value.dtype), value.dtype))
+      value = _masked(valid, value, tf.constant(reduction.neutral(value.dtype), value.dtype))
       if setting is None:
         value = reduction.over_lanes(value)
       else:

@@ -77,6 +77,8 @@ def same(a, b, path=''):
   if isinstance(a, (list, tuple)):
     return all(same(x, y, f'{path}[{i}]') for i, (x, y) in enumerate(zip(a, b, strict=True)))
   assert a.dtype == b.dtype, path
+  if a.dtype == tf.bfloat16:  # Whose NaN NumPy does not know.
+    a, b = a.astype(np.float32), b.astype(np.float32)
   np.testing.assert_array_equal(a, b, path)
   return True
 
@@ -129,6 +131,51 @@ def test_without_its_barrier_a_quotient_is_off(monkeypatch):
   monkeypatch.setattr(exact_division, 'keep', lambda graph_def: None)
   with pytest.raises(AssertionError):
     check(runtime.XlaContext(), np.float32, multiples(np.float32))
+
+
+def _with_nan(x):
+  """What NaN goes through, or is lost in where a minimum of NaN is a number."""
+  low, high = tf.constant(-2.0, x.dtype), tf.constant(3.0, x.dtype)
+  return Tree(
+    clipped=tf.clip_by_value(x, low, high),
+    minimum=tf.minimum(low, x),
+    maximum=tf.maximum(x, high),
+    smallest=tf.reduce_min(x),
+    largest=tf.reduce_max(x),
+    at_most_six=tf.nn.relu6(x),
+    finite=tf.math.is_finite(x),
+    # Its polynomial is of a clipped argument.
+    error_function=tf.math.is_nan(tf.math.erf(x)),
+  )
+
+
+@pytest.mark.parametrize('dtype', FLOATS, ids=lambda d: np.dtype(d).name)
+def test_nan_is_not_lost(dtype):
+  type_ = tff.TensorType(dtype, (4,))
+  of_client = tff.tensorflow.computation(_with_nan, type_)
+
+  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
+  def of_clients(values):
+    return tff.federated_map(of_client, values)
+
+  clients = [
+    np.array(v, dtype) for v in ([np.nan, 1, -9, 9], [np.inf, -np.inf, 0, 2], [np.nan] * 4)
+  ]
+  for block in (1, 2):
+    found = runtime.XlaContext(clients_per_block=block).invoke(of_clients, clients)
+    for x, each in zip(clients, found, strict=True):
+      same(tf.nest.map_structure(lambda t: t.numpy(), _with_nan(tf.constant(x))), each)
+
+
+def test_the_largest_and_smallest_of_nobody():
+  @tff.federated_computation(tff.FederatedType(np.uint64, tff.CLIENTS))
+  def extremes(values):
+    return tff.federated_min(values), tff.federated_max(values)
+
+  for options in (dict(clients_per_block=1), dict(clients_per_block=2), dict(compiled=False)):
+    context = runtime.XlaContext(**options)
+    assert context.invoke(extremes, []) == (2**64 - 1, 0)
+    assert context.invoke(extremes, [np.uint64(2**64 - 2), np.uint64(5)]) == (5, 2**64 - 2)
 
 
 def test_tffs_modular_clipping(native):

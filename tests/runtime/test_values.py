@@ -209,3 +209,29 @@ def test_variables_and_tables_are_each_computations_own(options):
       assert small(1.0).tolist() == [2.0]
       assert large(1.0).tolist() == [[3.0, 4.0]]
       assert (first('a'), second('a'), first('b')) == (1, 2, -1)
+
+
+@tff.tensorflow.computation(tff.SequenceType(np.int64))
+def first_ten(numbers):
+  return numbers.take(10).reduce(np.int64(0), lambda total, n: total + n)
+
+
+def test_a_data_set_may_have_no_end(options):
+  context = runtime.XlaContext(**options)
+  numbers = tf.data.Dataset.range(4)
+  with context:
+    assert first_ten(numbers.repeat()) == 13
+    assert first_ten(numbers.take(3)) == 3
+  if options.get('compiled', True):
+    assert 'a data set without an end' in str(context.explain(first_ten))
+
+
+@pytest.mark.parametrize('wrong', [10.5, 'ten', [1.0], np.ones(2, np.float32)])
+def test_a_value_of_another_type_is_a_type_error(native, options, wrong):
+  @tff.tensorflow.computation(np.int32)
+  def same_number(x):
+    return x
+
+  for context in (native.context, runtime.XlaContext(**options)):
+    with context, pytest.raises(TypeError):
+      same_number(wrong)

@@ -24,6 +24,7 @@ import tensorflow_federated as tff
 
 from runtime import trees
 from runtime.xla import devices as devices_lib
+from runtime.xla.lowering import datasets
 
 _MOST_WASTE = 2.0  # A form of up to this many times the size is used again.
 _EVERYTHING = 2**20  # Elements of one batch; TensorFlow reserves 24 bytes for each.
@@ -152,7 +153,8 @@ class Store:
     """A data set, or a list of elements, as arrays.
 
     Raises:
-      ValueError: an element's structure, dtype or shape is not the type's.
+      MismatchError: an element's structure, dtype or shape is not the type's.
+      NotLowered: the data set has no end.
     """
     if not isinstance(value, tf.data.Dataset):
       return _from_list(type_, list(value), what)
@@ -160,6 +162,8 @@ class Store:
     if kept is not None and kept[0]() is value and kept[1] == type_:
       self._read.move_to_end(id(value))
       return kept[2]
+    if value.cardinality() == tf.data.INFINITE_CARDINALITY:
+      raise datasets.NotLowered(f'{what} is a data set without an end: give it one with take()')
     result = _from_dataset(type_, value, what)
     if _is_fixed(value):
       self._keep(value, type_, result)
@@ -305,7 +309,9 @@ def _from_dataset(type_, dataset: tf.data.Dataset, what: str) -> Arrays:
     if leaf.dtype != expected.dtype or not trees.static_shape(expected).is_compatible_with(
       trees.static_shape(leaf)
     ):
-      raise ValueError(f'{what}.{name} has elements of type {leaf}; {expected} is expected.')
+      raise trees.MismatchError(
+        f'{what}.{name} has elements of type {leaf}; {expected} is expected.'
+      )
   read = _reader(type_, _Spec(dataset.element_spec))
   variant = tf.data.experimental.to_variant
   return _read(type_, lambda: read(variant(dataset)), lambda: dataset, what)
