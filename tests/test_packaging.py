@@ -95,6 +95,17 @@ def test_gpu_extra_pins_every_library():
   assert all(re.fullmatch(r'nvidia-[a-z]+(-[a-z]+)*-cu12==[0-9.]+', name) for name in libraries)
 
 
+def test_a_users_program_is_not_drowned_in_tensorflows_lines():
+  level = 'TF_CPP_MIN_LOG_LEVEL'
+  program = [ROOT / 'fl', 'python', '-c', f"import os; print(os.environ['{level}'])"]
+  without = {name: value for name, value in os.environ.items() if name != level}
+  for own, said in (({}, '3'), ({level: '0'}, '0')):  # what the user has set stays
+    done = subprocess.run(
+      program, env={**without, **own}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f'{said}\n'
+
+
 def test_missing_package_is_one_line():
   # Without site-packages nothing but the standard library can be imported.
   result = subprocess.run(
