@@ -36,13 +36,18 @@ class Task:
     num_outputs: what the model puts out: 1, 1, the classes, the labels, the vocabulary's
       size with the padding.
     example_shape: the shape of one example's features; (T,) of sentences.
+    label_deviation: of a regression, how far targets are from their mean, as public knowledge
+      has it: it is not computed from the data.
   """
 
   kind: TaskKind
   num_outputs: int
   example_shape: tuple[int, ...]
+  label_deviation: float = 1.0
 
   def __post_init__(self):
+    if not 0 < self.label_deviation < np.inf:
+      raise ValueError(f'label_deviation is {self.label_deviation}; it must be positive.')
     if self.kind not in TASK_KINDS:
       raise ValueError(f'kind is {self.kind!r}; allowed: {", ".join(TASK_KINDS)}.')
     if self.kind in ('regression', 'binary') and self.num_outputs != 1:
@@ -62,6 +67,15 @@ class Task:
   @property
   def label_dtype(self) -> np.dtype:
     return np.dtype(np.int32 if self.kind in ('classification', 'next_word') else np.float32)
+
+  @property
+  def loss_scale(self) -> float:
+    """About the loss of an example for a prediction that knows nothing, a public number."""
+    if self.kind == 'regression':
+      return self.label_deviation**2 / 2
+    if self.kind in ('classification', 'next_word'):
+      return float(np.log(self.num_outputs))
+    return 1.0  # hinge; of the logistic loss it is log 2
 
   @property
   def feature_dtypes(self) -> tuple[type, ...]:

@@ -82,6 +82,7 @@ def build(
   name: str,
   task_kind: federated.TaskKind,
   num_outputs: int = 1,
+  label_deviation: float = 1.0,
   xs: Sequence[np.ndarray],
   ys: Sequence[np.ndarray],
   client_ids: Sequence[str],
@@ -101,6 +102,7 @@ def build(
     name: the data set's name.
     task_kind: what is predicted.
     num_outputs: outputs of the task.
+    label_deviation: see `federated.Task`.
     xs: features of each silo, [n_k, d], uint8 or float32.
     ys: labels of each silo, in the dtype of the task.
     client_ids: a name for each silo.
@@ -138,7 +140,10 @@ def build(
   return federated.FederatedDataset(
     name=name,
     task=federated.Task(
-      kind=task_kind, num_outputs=num_outputs, example_shape=train_x[0].shape[1:]
+      kind=task_kind,
+      num_outputs=num_outputs,
+      example_shape=train_x[0].shape[1:],
+      label_deviation=label_deviation,
     ),
     train=federated.ClientExamples.from_lists(train_x, train_y),
     test=federated.ClientExamples.from_lists(test_x, test_y),

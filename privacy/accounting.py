@@ -190,6 +190,9 @@ def after_failure(delta, failure: float):
 
 def _renyi_loss(event: dp_accounting.DpEvent, delta: float, adjacency: Adjacency) -> PrivacyLoss:
   check_delta(delta)
+  if isinstance(event, DisjointDpEvent):  # each part at its own best order
+    parts = [_renyi_loss(part, delta, adjacency) for part in event.events]
+    return max(parts, key=lambda loss: loss.epsilon)
   curve, failure = curve_and_failure(event, adjacency)
   left = float(after_failure(delta, failure))
   if left <= 0:

@@ -151,6 +151,25 @@ def calibrate_example_level(
   return dataclasses.replace(draft, noise_multiplier=np.array(noise))
 
 
+def calibrate_score(
+  tuning: tuning_lib.PrivateTuning, *, target_epsilon: float, delta: float
+) -> float:
+  """The least noise of the scores at which an example that they are of spends at most epsilon.
+
+  Args:
+    tuning: with scores of held-out examples, who pay for nothing else.
+    target_epsilon: positive.
+    delta: in (0, 1).
+  """
+  _check_target(target_epsilon, delta, 1, 'examples')
+
+  def epsilon(noise_multiplier: float) -> float:
+    noised = dataclasses.replace(tuning, score_noise_multiplier=noise_multiplier)
+    return accounting.loss(noised.scores_event(), delta).epsilon
+
+  return _smallest_noise(epsilon, target_epsilon, delta, 'renyi')
+
+
 def rounds_within(budget: float, epsilon: Callable[[int], float], most: int) -> int:
   """The largest number of rounds, from 0 to `most`, whose epsilon is at most the budget.
 
@@ -185,7 +204,7 @@ def _silo_noise(
     return accounting.loss(event, delta, accountant=accountant).epsilon
 
   alone = epsilon_of(dp_accounting.NoOpDpEvent())
-  if alone >= target_epsilon:
+  if alone > target_epsilon:
     raise ValueError(
       f'private choices alone spend {alone:.6g} of the target epsilon {target_epsilon:.6g} at '
       f'delta {delta:.6g}: nothing is left for training. '

@@ -85,7 +85,11 @@ class PrivateTuning:
     if score is None or not self.held_out_score:
       return released
     # To a row that was trained on, the score is computed from others' data and a noised model.
-    return DisjointDpEvent([released, self._best_of(score)])
+    return DisjointDpEvent([released, self.scores_event()])
+
+  def scores_event(self) -> dp_accounting.DpEvent:
+    """The event of the release to an example that only the noised scores are of."""
+    return self._best_of(dp_accounting.GaussianDpEvent(float(self.score_noise_multiplier or 0.0)))
 
   def _best_of(self, candidate: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     return dp_accounting.dp_event.RepeatAndSelectDpEvent(

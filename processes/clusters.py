@@ -20,7 +20,7 @@ from runtime.random_streams import Stream
 class SelectionSetup(setup.Setup):
   """What the choices of clusters cost, where they are private."""
 
-  def plan_share(self, smallest_target):
+  def plan_share(self, smallest_target, smallest_delta):
     config = self.config
     if config.privacy != 'example':
       return setup.PlanShare()

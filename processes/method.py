@@ -130,7 +130,10 @@ Attributes = Mapping[str, tuple[Any, Any]]
 # Hyper-parameters that the privacy plan accounts for, where there is one: their values come
 # from the plan alone.
 ACCOUNTED = frozenset(
-  {'noise_multiplier', 'quantile_noise_multiplier', 'selection_epsilon', 'selection_rounds'}
+  {
+    'noise_multiplier', 'quantile_noise_multiplier', 'selection_epsilon', 'selection_rounds',
+    'tuning_score_noise',
+  }
 )
 
 EXAMPLE_LEVEL_ATTRIBUTES: Attributes = {

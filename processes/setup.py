@@ -21,12 +21,14 @@ class Population:
     num_examples: training examples of each, int [K].
     groups: bool [K] masks of clients by name, which the data set has.
     left_out: the names of clients who are too small to take part.
+    loss_scale: of their task, `datasets.Task.loss_scale`.
   """
 
   client_ids: tuple[str, ...]
   num_examples: np.ndarray
   groups: Mapping[str, np.ndarray]
   left_out: tuple[str, ...] = ()
+  loss_scale: float = 1.0
 
   @property
   def size(self) -> int:
@@ -69,11 +71,12 @@ class Setup:
     """Groups of clients to be reported beside those of the data set: bool [K] by name."""
     return {}
 
-  def plan_share(self, smallest_target: float | None) -> PlanShare:
+  def plan_share(self, smallest_target: float | None, smallest_delta: float) -> PlanShare:
     """What the method adds to the privacy plan.
 
     Args:
       smallest_target: the smallest target epsilon of any silo; None if none is given.
+      smallest_delta: the smallest delta of any silo.
     """
     return PlanShare()
 

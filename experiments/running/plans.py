@@ -71,7 +71,7 @@ def _client_level(
   )
   if isinstance(cohorts, SeparatedCohorts):
     common['correlation'] = _correlation(config, cohorts.participation(config.rounds))
-  share = setup_of(config, dataset).plan_share(config.target_epsilon)
+  share = setup_of(config, dataset).plan_share(config.target_epsilon, config.delta)
   if config.hypothetical_deployment:
     if share.num_opted_out or share.silent_setting:
       raise ValueError(
@@ -139,7 +139,7 @@ def _example_level(
       left_out=dataset.left_out,
     )
   smallest_target = None if target is None else float(np.min(target))
-  share = setup_of(config, dataset).plan_share(smallest_target)
+  share = setup_of(config, dataset).plan_share(smallest_target, float(np.min(delta)))
   common: dict[str, Any] = dict(
     cohorts=cohorts,
     num_examples=num_examples,
@@ -177,5 +177,6 @@ def setup_of(
     left_out=dataset.left_out,
     num_examples=dataset.train.num_examples,
     groups=dataset.groups,
+    loss_scale=dataset.task.loss_scale,
   )
   return config.declaration.setup(config, population, noise_key)

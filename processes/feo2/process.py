@@ -83,7 +83,7 @@ class Setup(setup.Setup):
   def groups(self):
     return {PRIVATE: ~self.opted_out, OPTED_OUT: self.opted_out}
 
-  def plan_share(self, smallest_target):
+  def plan_share(self, smallest_target, smallest_delta):
     # With r = 0 the server does not talk to private clients.
     return setup.PlanShare(
       num_opted_out=int(self.opted_out.sum()),

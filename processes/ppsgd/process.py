@@ -55,7 +55,7 @@ from runtime import random_streams
 class Setup(setup.Setup):
   """The clients' minibatches, and whether anything is shared."""
 
-  def plan_share(self, smallest_target):
+  def plan_share(self, smallest_target, smallest_delta):
     # With alpha = 0 nothing is sent.
     silent = self.config.personalization_alpha == 0.0
     return setup.PlanShare(silent_setting='personalization_alpha' if silent else None)

@@ -11,8 +11,9 @@ TUNING_LAMBDAS = Setting(
   help="The values among which each silo's runs draw theirs of --mtl_lambda, with commas.",
 )  # fmt: skip
 TUNING_SCORE_CLIP = Setting(
-  name='tuning_score_clip', kind=float, default=1.0, above=0.0,
-  help='Upper bound to which the losses of held-out examples are clipped in the score of a run.',
+  name='tuning_score_clip', kind=float, default=None, above=0.0,
+  help='Upper bound to which the losses of held-out examples are clipped in the score of a run. '
+  "Default: the scale of the data set's losses, as public knowledge has it.",
 )  # fmt: skip
 TUNING_ETA = Setting(
   name='tuning_eta', kind=float, default=0.0, group=Group.PRIVACY, above=-1.0, maximum=100.0,
@@ -24,9 +25,10 @@ TUNING_GAMMA = Setting(
   help="The other parameter of the number of each silo's runs: a smaller one gives more runs.",
 )  # fmt: skip
 TUNING_SCORE_NOISE = Setting(
-  name='tuning_score_noise', kind=float, default=2.0, group=Group.PRIVACY, above=0.0,
+  name='tuning_score_noise', kind=float, default=None, group=Group.PRIVACY, above=0.0,
   help="Standard deviation of the noise on the score of a silo's run, divided by "
-  '--tuning_score_clip.',
+  '--tuning_score_clip. Default: what lets held-out examples spend --target_epsilon; without one, '
+  '2.',
 )  # fmt: skip
 
 

@@ -21,11 +21,13 @@ Until then no run leaves the silo. The pivot, with its public lambda_bar, does s
 round: it is MR-MTL, and is accounted for beside the runs.
 """
 
+import dataclasses
 import math
 
 import numpy as np
 import tensorflow as tf
 
+from privacy import calibration
 from privacy.tuning import PrivateTuning
 from processes import setup, trees
 from processes.aggregation import (
@@ -44,16 +46,24 @@ from runtime.noise_key import NOISE_KEY
 from runtime.random_streams import Stream
 
 
+_NOISE_WITHOUT_TARGET = 2.0
+
+
 class Setup(setup.Setup):
   """The private tuning, and each silo's number of runs."""
 
-  def plan_share(self, smallest_target):
+  def plan_share(self, smallest_target, smallest_delta):
+    tuning = PrivateTuning.of_gamma(
+      gamma=self.config.tuning_gamma, shape=self.config.tuning_eta, held_out_score=True
+    )
+    noise = self.config.tuning_score_noise
+    if noise is None and smallest_target is not None:
+      noise = calibration.calibrate_score(
+        tuning, target_epsilon=smallest_target, delta=smallest_delta
+      )
     return setup.PlanShare(
-      tuning=PrivateTuning.of_gamma(
-        gamma=self.config.tuning_gamma,
-        shape=self.config.tuning_eta,
-        score_noise_multiplier=self.config.tuning_score_noise,
-        held_out_score=True,
+      tuning=dataclasses.replace(
+        tuning, score_noise_multiplier=_NOISE_WITHOUT_TARGET if noise is None else noise
       )
     )
 
@@ -63,14 +73,18 @@ class Setup(setup.Setup):
     return {'tuning_runs': np.array(runs, np.int32)}
 
   def options(self, plan):
-    return {'tuning_slots': int(self.client_attributes(plan)['tuning_runs'].max())}
+    return {
+      'tuning_slots': int(self.client_attributes(plan)['tuning_runs'].max()),
+      'loss_scale': self.population.loss_scale,
+    }
 
 
 def build(spec: BuildSpec) -> FederatedMethod:
   """Builds MR-MTL with private tuning.
 
   Options of the spec: `tuning_lambdas`, the list of lambdas as text with commas;
-  `tuning_slots`, the largest number of runs of any silo (a shape, so that it must be known).
+  `tuning_slots`, the largest number of runs of any silo (a shape, so that it must be known);
+  `loss_scale`, the clip of the losses where `tuning_score_clip` is not given.
 
   Server state: the mean model w_bar of the pivots. Client state: the pivot `model`; `runs`,
   the models v_{k,s} with a leading axis [slots, ...]; `released`, the index of the released
@@ -140,6 +154,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     which noise of `score_noise_multiplier` clips is added.
     """
     clip = server['hyperparameters']['tuning_score_clip']
+    deviation = server['hyperparameters']['tuning_score_noise'] * clip
     held_out = tf.range(data['x'].shape[0]) < data['num_examples']
 
     def score_of(run, scores):
@@ -152,8 +167,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     start = (tf.constant(0), tf.zeros([slots]))
     scores = tf.while_loop(lambda run, _: run < count, score_of, start)[1]
     key = random_streams.key(client[NOISE_KEY], Stream.SELECTION, data['client_id'])
-    noise = random_streams.normal(key, [slots])
-    noised = scores + tuning.score_noise_multiplier * clip * noise
+    noised = scores + deviation * random_streams.normal(key, [slots])
 
     def best(of_runs):
       made = tf.range(slots) < count
@@ -177,9 +191,13 @@ def build(spec: BuildSpec) -> FederatedMethod:
     init_client=init_client,
     release=release,
     release_metrics=agreement_metrics,
-    hyperparameters=spec.values(
-      'client_learning_rate', 'server_learning_rate', 'mtl_lambda', 'tuning_score_clip'
-    ),
+    hyperparameters={
+      **spec.values('client_learning_rate', 'server_learning_rate', 'mtl_lambda'),
+      'tuning_score_clip': spec.hyperparameters.get(
+        'tuning_score_clip', spec.options.get('loss_scale', 1.0)
+      ),
+      'tuning_score_noise': float(tuning.score_noise_multiplier or 0.0),
+    },
     attributes={'tuning_runs': (np.int32, 1)},
     models={'personal': personal_model, 'global': lambda server, client: server['model']},
   )
