@@ -225,29 +225,7 @@ class Ledger:
   def _compose(self, states: Mapping[str, '_State'], claim: Claim) -> Composition:
     others = [s.counted(self._is_running) for run, s in states.items() if run != claim.run]
     claims = [claim] + [c for c in others if c is not None and set(c.data) & set(claim.data)]
-    delta = min(c.delta for c in claims)
-    relation = Adjacency(claim.relation)
-    counted, fixed, by_renyi = 0.0, 0.0, False
-    alone = len(claims) == 1
-    share = delta if alone else delta / 2
-    for event in _events(claims, claim.unit):
-      renyi = accounting.loss(event, share, relation, accountant='renyi').epsilon
-      pld = None
-      if alone or _only_steps_are_open(event, relation):
-        pld = accounting.pld_epsilon(event, share, relation)
-      if pld is None or pld > renyi:
-        counted, by_renyi = max(counted, renyi), True
-      else:
-        counted = max(counted, pld)
-      settled = accounting.pld_epsilon(event, delta, relation)
-      fixed = math.inf if settled is None else max(fixed, settled)
-    return Composition(
-      epsilon=counted,
-      delta=delta,
-      runs=len(claims),
-      accountant='RDP' if by_renyi else 'PLD',
-      epsilon_of_fixed=fixed if math.isfinite(fixed) else None,
-    )
+    return compose(claims)
 
   @contextlib.contextmanager
   def _locked(self) -> Iterator[Any]:
@@ -279,6 +257,45 @@ class Ledger:
     file.write(json.dumps({'kind': kind, **claim.to_json()}).encode() + b'\n')
     file.flush()
     os.fsync(file.fileno())
+
+
+def compose(claims: Sequence[Claim]) -> Composition:
+  """The guarantee of several runs together, of what the first one protects.
+
+  Raises:
+    ValueError: they have no common neighbouring relation, or clients.
+  """
+  delta = min(c.delta for c in claims)
+  relation = Adjacency(claims[0].relation)
+  counted, fixed, by_renyi = 0.0, 0.0, False
+  alone = len(claims) == 1
+  share = delta if alone else delta / 2
+  for event in _events(claims, claims[0].unit):
+    renyi = accounting.loss(event, share, relation, accountant='renyi').epsilon
+    pld = None
+    if alone or _only_steps_are_open(event, relation):
+      pld = accounting.pld_epsilon(event, share, relation)
+    if pld is None or pld > renyi:
+      counted, by_renyi = max(counted, renyi), True
+    else:
+      counted = max(counted, pld)
+    settled = accounting.pld_epsilon(event, delta, relation)
+    fixed = math.inf if settled is None else max(fixed, settled)
+  return Composition(
+    epsilon=counted,
+    delta=delta,
+    runs=len(claims),
+    accountant='RDP' if by_renyi else 'PLD',
+    epsilon_of_fixed=fixed if math.isfinite(fixed) else None,
+  )
+
+
+def of_any_silo(claims: Sequence[Claim]) -> list[Claim]:
+  """The claims for an example that may be in any silo of each run: cut alike, from above."""
+  return [
+    dataclasses.replace(claim, partition='', events={'': _any_of(claim.events.values())})
+    for claim in claims
+  ]
 
 
 class _State:

@@ -131,7 +131,10 @@ Attributes = Mapping[str, tuple[Any, Any]]
 # from the plan alone.
 ACCOUNTED = frozenset(
   {
-    'noise_multiplier', 'quantile_noise_multiplier', 'selection_epsilon', 'selection_rounds',
+    'noise_multiplier',
+    'quantile_noise_multiplier',
+    'selection_epsilon',
+    'selection_rounds',
     'tuning_score_noise',
   }
 )

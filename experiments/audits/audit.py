@@ -17,6 +17,7 @@ from experiments.audits import canaries as canaries_lib
 from experiments.audits.attackers import Attacker, RunWithCanaries, participation
 from experiments.audits.target import Mechanism, Report, Target
 from privacy import audit as statistics
+from privacy.events import Adjacency
 
 _COINS = 0x636F696E
 
@@ -110,8 +111,8 @@ def audit_choice(
   """Attacks the private choice of one of several models (IFCA's clusters), in the first round.
 
   The canary is an example that the first model predicts exactly and the others not at all.
-  The choice is seen by where the update is added. Its claim is the selection's own epsilon,
-  at delta = 0.
+  The choice is seen by where the update is added. Its claim is that of the selection alone, at
+  delta = 0 and under zero-out: the width of the interval in which its losses lie.
 
   Args as for `audit`.
 
@@ -128,7 +129,7 @@ def audit_choice(
     )
     chosen = states.to_numpy()['cluster'] == 0
   return Report(
-    claimed=float(target.plan.selection.epsilon),
+    claimed=target.plan.selection.event(1).event.range(Adjacency.ZERO_OUT),
     bound=statistics.many_runs(
       chosen[~with_canary], chosen[with_canary], delta=0.0, confidence=confidence
     ),

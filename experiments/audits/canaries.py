@@ -74,10 +74,10 @@ def of_a_choice(target: Target) -> tuple[Tree, float]:
   differences = np.abs(weights[1:] - weights[0]).min(axis=0)
   best = int(np.argmax(differences))
   data = _nothing(target, 2)
-  data['x'].reshape(2, spec.x_shape[0], -1)[WITH, 0, best] = 1e3
-  data['y'][WITH, 0] = 1e3 * weights[0, best] + np.ravel(clusters['bias'])[0]
+  data['x'].reshape(2, spec.x_shape[0], -1)[WITH, 0, best] = 1e4
+  data['y'][WITH, 0] = 1e4 * weights[0, best] + np.ravel(clusters['bias'])[0]
   clip = float(method.hyperparameters[SELECTION_LOSS_CLIP.name])
-  loss = min((1e3 * float(differences[best])) ** 2 / 2, clip)
+  loss = min((1e4 * float(differences[best])) ** 2 / 2, clip)
   count = int(plan.num_examples[target.client])
   return data, (loss / count) / (clip / max(count - 1, 1))
 

@@ -6,8 +6,8 @@ belong together, and the exit code is 1.
 
 With `--audit_canaries=M` there is one run, with M canaries of which a coin decides for each
 whether it is there (Steinke et al. 2023): cheaper, and looser. `--audit_choice` attacks
-IFCA's private choice of a cluster by itself. Importing this module does not import
-TensorFlow.
+a private choice: IFCA's of a cluster by itself, or what private tuning releases. Importing this
+module does not import TensorFlow.
 """
 
 import sys
@@ -46,7 +46,8 @@ flags.DEFINE_integer(
 )  # fmt: skip
 flags.DEFINE_boolean(
   'audit_choice', False,
-  "Attack the first private choice of a cluster, which has the selection's epsilon.",
+  'Attack a private choice: the first one of a cluster, or the best run that tuned_mr_mtl releases '
+  'beside its pivot.',
   module_name='Audit',
 )  # fmt: skip
 
@@ -82,7 +83,7 @@ def main(argv: list[str]) -> int:
 
 def _audit_configuration(config: ExperimentConfig, values: flags.FlagValues) -> Report:
   with Doing('Starting TensorFlow'), startup.loading():
-    from experiments.audits import audit
+    from experiments.audits import audit, tuned
     from experiments.running import build, evaluation
   with Doing(f'Loading {config.dataset}, building {config.method}'), startup.quiet():
     experiment = build.build_process(config)
@@ -106,23 +107,17 @@ def _audit_configuration(config: ExperimentConfig, values: flags.FlagValues) -> 
     num_classes=task.num_outputs if task.kind == 'classification' else 1,
   )
   with Doing('Attacking'), startup.quiet():
+    common: dict[str, Any] = dict(seed=config.seed, confidence=values.audit_confidence)
+    if values.audit_choice and getattr(experiment.plan, 'tuning', None) is not None:
+      return tuned.audit_tuning(target, rounds=config.rounds, runs=values.audit_runs, **common)
     if values.audit_choice:
-      return audit.audit_choice(
-        target, runs=values.audit_runs, seed=config.seed, confidence=values.audit_confidence
-      )
+      return audit.audit_choice(target, runs=values.audit_runs, **common)
     if values.audit_canaries:
       return audit.audit_one_run(
         target,
         rounds=config.rounds,
         canaries=values.audit_canaries,
         guesses=values.audit_guesses,
-        seed=config.seed,
-        confidence=values.audit_confidence,
+        **common,
       )
-    return audit.audit(
-      target,
-      rounds=config.rounds,
-      runs=values.audit_runs,
-      seed=config.seed,
-      confidence=values.audit_confidence,
-    )
+    return audit.audit(target, rounds=config.rounds, runs=values.audit_runs, **common)

@@ -35,6 +35,7 @@ def write(
   runs: Sequence[pathlib.Path],
   drawings: pathlib.Path,
   changed: str = '',
+  spent: Sequence[str] = (),
 ) -> pathlib.Path:
   """Writes NAME.md, and its pictures under images/.
 
@@ -47,6 +48,7 @@ def write(
     runs: folders of the runs.
     drawings: folder of the figures.
     changed: what is to be said if the settings are not the recipe's.
+    spent: what all runs spend together, sentences (`spent.together`).
 
   Returns:
     The page's path.
@@ -65,6 +67,7 @@ def write(
     ('command', f'`{command}`'),
     ('time', show_seconds(seconds) + _machine(runs)),
     *(('privacy', guarantee) for guarantee in _guarantees(runs)),
+    *(('privacy of all runs', sentence) for sentence in spent),
   ]
   parts = [
     f'# {recipe.title}',

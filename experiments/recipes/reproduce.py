@@ -228,7 +228,9 @@ def reproduce(
     },
   )
   runs: list[pathlib.Path] = []
+  spent: list[str] = []
   if recipe.parts:
+    from experiments.recipes import spent as spent_by
     from experiments.reports import data as report_data
     from experiments.reports import report
 
@@ -238,13 +240,16 @@ def reproduce(
       folders, drawings, title=f'{recipe.title} ({recipe.paper}, {recipe.source}). {changed}',
       verdict=verdict, notes=recipe.all_notes,
     )  # fmt: skip
+    spent = spent_by.together(runs)
+    files.write_json(output / 'spent.json', {'together': spent})
   for folder in filter(None, (page_dir, output)):
     page = recipe_page.write(
       folder, recipe, verdict, command=command, seconds=clock.seconds, runs=runs,
-      drawings=drawings, changed=changed,
+      drawings=drawings, changed=changed, spent=spent,
     )  # fmt: skip
   print(f'\n{recipe.title}\n{recipe.paper}, {recipe.source}. {changed}\n')
   print('\n'.join(verdict_lines(verdict)))
+  print(*spent, sep='\n')
   for note in recipe.all_notes:
     print(textwrap.fill(note, 96, initial_indent='- ', subsequent_indent='  '))
   met = int(verdict['met'].sum())

@@ -5,11 +5,13 @@ import json
 import pathlib
 from typing import Any
 
+import datasets
+from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
 from experiments.running import wording
 from experiments.running.build import Experiment
 from privacy import ledger
-from privacy.plan import ClientLevelPrivacy, ExampleLevelPrivacy
+from privacy.plan import ClientLevelPrivacy, ExampleLevelPrivacy, PrivacyPlan
 
 
 class Spending:
@@ -50,26 +52,42 @@ class Spending:
 
   def _claim(self, rounds: int) -> ledger.Claim:
     experiment = self._experiment
-    plan, data = experiment.plan, experiment.dataset
     assert experiment.noise_key is not None  # the configuration has been checked
-    if isinstance(plan, ExampleLevelPrivacy):
-      events = dict(zip(data.client_ids, plan.event(rounds), strict=True))
-      delta = plan.common_delta
-    else:
-      assert isinstance(plan, ClientLevelPrivacy)
-      events = {'': plan.event(rounds)}
-      delta = float(plan.delta)
-    return ledger.Claim(
-      run=experiment.noise_key.fingerprint,
-      data=_identity(experiment),
-      partition=_partition(experiment),
-      unit=plan.unit,
-      relation=plan.adjacencies[0].value,
-      delta=delta,
-      events=events,
-      rounds=rounds,
-      folder=self._folder,
-    )
+    return claim_of(
+      experiment.config, experiment.dataset, experiment.plan, rounds,
+      run=experiment.noise_key.fingerprint, folder=self._folder,
+    )  # fmt: skip
+
+
+def claim_of(
+  config: ExperimentConfig,
+  dataset: datasets.FederatedDataset,
+  plan: PrivacyPlan,
+  rounds: int,
+  *,
+  run: str,
+  folder: str = '',
+) -> ledger.Claim:
+  """What so many rounds of a private run spend."""
+  if isinstance(plan, ExampleLevelPrivacy):
+    events = dict(zip(dataset.client_ids, plan.event(rounds), strict=True))
+    delta = plan.common_delta
+  else:
+    assert isinstance(plan, ClientLevelPrivacy)
+    events = {'': plan.event(rounds)}
+    delta = float(plan.delta)
+  partition = _partition(config, dataset)
+  return ledger.Claim(
+    run=run,
+    data=tuple(sorted(dataset.checksums.values())) or (partition,),
+    partition=partition,
+    unit=plan.unit,
+    relation=plan.adjacencies[0].value,
+    delta=delta,
+    events=events,
+    rounds=rounds,
+    folder=folder,
+  )
 
 
 def with_ledger(privacy: dict[str, Any], together: ledger.Composition | None) -> dict[str, Any]:
@@ -82,16 +100,9 @@ def with_ledger(privacy: dict[str, Any], together: ledger.Composition | None) ->
   return {**privacy, **records, 'statement': statement}
 
 
-def _identity(experiment: Experiment) -> tuple[str, ...]:
-  """Checksums of the files that a run looks at; of data without files, what they are made of."""
-  checksums = experiment.dataset.checksums
-  return tuple(sorted(checksums.values())) or (_partition(experiment),)
-
-
-def _partition(experiment: Experiment) -> str:
+def _partition(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
   """What decides which client holds what: on some data the seed does."""
-  config = experiment.config
-  return json.dumps([experiment.dataset.name, config.dataset_options, config.seed], sort_keys=True)
+  return json.dumps([dataset.name, config.dataset_options, config.seed], sort_keys=True)
 
 
 def _is_running(folder: str) -> bool:

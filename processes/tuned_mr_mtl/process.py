@@ -45,7 +45,6 @@ from runtime import random_streams
 from runtime.noise_key import NOISE_KEY
 from runtime.random_streams import Stream
 
-
 _NOISE_WITHOUT_TARGET = 2.0
 
 

@@ -60,6 +60,16 @@ def test_every_recipe_says_what_it_is(recipe):
   assert recipe.values or recipe.comparisons or recipe.name in claimed | others
 
 
+@pytest.mark.parametrize('recipe', [r for r in RECIPES if r.parts], ids=lambda r: r.name)
+def test_every_private_part_says_that_it_is_a_rehearsal(recipe):
+  """In so many words: results that anybody can make again protect nobody."""
+  of_all = recipe.flagfile.read_text().split()
+  for part in recipe.parts.values():
+    flags = [*of_all, *part]
+    privately = [f for f in flags if 'privacy=' in f and f != '--privacy=none']
+    assert bool(privately) == ('--noise_key=rehearsal' in flags), flags
+
+
 @pytest.mark.parametrize('recipe', [r for r in RECIPES if r.analysis], ids=lambda r: r.name)
 def test_figures_of_theory_are_met(recipe, tmp_path, capsys):
   met = reproduce.reproduce(recipe, output=tmp_path)
@@ -284,6 +294,9 @@ def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   assert 'none, Table 0' in page and 'make reproduce RECIPE=tiny' in page and '4 runs' in page
   assert '| privacy | epsilon 4, 8 at delta 0.001. Each single example of a silo' in page
   assert 'Adjacency: zero-out' in page and 'choosing between runs is not accounted for' in page
+  [spent] = json.loads((output / 'spent.json').read_text())['together']
+  assert f'| privacy of all runs | {spent} |' in page
+  assert spent.startswith('All that is released, were each noise key a secret of its own: epsilon')
   assert '| epsilon | mr_mtl |' in page and '\n| 8 | ' in page
   assert (tmp_path / 'pages' / 'images' / 'tiny_lambda.png').exists()
   before = json.loads((output / 'time.json').read_text())['seconds']

@@ -1,5 +1,7 @@
 """The truncated negative binomial number of tuning runs."""
 
+import dataclasses
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -66,18 +68,41 @@ def test_an_example_pays_for_training_or_for_the_score():
 
 
 def test_disjoint_rows_need_less_noise():
-  """Epsilon 6, eta 0, gamma 0.3 and scores with noise 2: 10.8, not 11.8 as for the composition."""
+  """School's median silo at epsilon 6, scores with noise 2: 10.8, not 11.8 for the composition."""
   noise = [
     calibration.calibrate_example_level(
-      target_epsilon=6.0, delta=1e-3, rounds=200, num_examples=[24], batch_size=32,
-      steps_per_round=1, clipping_norm=1.0,
+      target_epsilon=6.0, delta=1e-3, rounds=200, num_examples=[66], batch_size=32,
+      steps_per_round=2, clipping_norm=1.0,
       tuning=tuning.PrivateTuning.of_gamma(
         gamma=0.3, shape=0.0, score_noise_multiplier=2.0, held_out_score=held_out
       ),
     ).noise_multiplier[0]
     for held_out in (True, False)
   ]  # fmt: skip
-  assert noise[0] < 0.95 * noise[1]
+  assert noise == pytest.approx([10.80, 11.82], abs=0.006)
+
+
+@pytest.mark.parametrize('target', [1.0, 6.0])
+def test_scores_may_spend_what_held_out_examples_have(target):
+  """With the least noise, which costs those that are trained on nothing."""
+  without = tuning.PrivateTuning.of_gamma(gamma=0.3, shape=0.0, held_out_score=True)
+  noise = calibration.calibrate_score(without, target_epsilon=target, delta=1e-3)
+  epsilons = [
+    accounting.loss(
+      dataclasses.replace(without, score_noise_multiplier=z).scores_event(), 1e-3
+    ).epsilon
+    for z in (noise, noise * 0.999)
+  ]
+  assert epsilons[0] <= target < epsilons[1]
+  training = [
+    calibration.calibrate_example_level(
+      target_epsilon=target, delta=1e-3, rounds=20, num_examples=[66], batch_size=32,
+      steps_per_round=2, clipping_norm=1.0,
+      tuning=dataclasses.replace(without, score_noise_multiplier=z),
+    ).noise_multiplier[0]
+    for z in (noise, 50.0)
+  ]  # fmt: skip
+  assert training[0] == training[1]
 
 
 def test_the_score_alone_may_spend_the_budget():

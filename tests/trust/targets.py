@@ -50,10 +50,11 @@ def client_level(z, *, rate=0.5, delta=1e-3, population=8, cls=plan.ClientLevelP
   return cls(noise_multiplier=z, delta=delta, **more)
 
 
-def silo_level(z, *, rows=4, batch_size=2, steps=1, delta=1e-3, selecting=None, cls=None):
+def silo_level(z, *, rows=4, batch_size=2, steps=1, delta=1e-3, selecting=None, cls=None, **more):
   """An example-level plan of one silo."""
   return (cls or plan.ExampleLevelPrivacy)(
     num_examples=[rows], batch_size=batch_size, steps_per_round=steps, noise_multiplier=z,
     delta=delta, clipping_norm=1.0,
     selection=selecting and selection.PrivateSelection(epsilon=selecting[0], rounds=selecting[1]),
+    **more,
   )  # fmt: skip

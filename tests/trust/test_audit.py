@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from experiments.audits import audit as audit_tool
-from experiments.audits import command
-from privacy import audit, plan, sampling
+from experiments.audits import command, tuned
+from privacy import audit, plan, sampling, tuning
 from processes import local_training
 from tests.trust import targets
 from tests.trust.second_accountant import gaussian_epsilon
@@ -164,29 +164,71 @@ def test_silos(name, plan_, options):
   assert 3.2 < report.claimed < 4.6
 
 
-def _choosing(epsilon, clusters=20):
-  plan_ = targets.silo_level(5.0, rows=20, selecting=(epsilon, 1))
+def _choosing(epsilon, clusters=200, rows=200):
+  plan_ = targets.silo_level(5.0, rows=rows, selecting=(epsilon, 1))
   return targets.target(
-    'ifca', plan_, rows=20, batch_size=2, num_clusters=clusters, selection_score='loss'
+    'ifca', plan_, rows=rows, batch_size=2, num_clusters=clusters, selection_score='loss'
   )
 
 
 def test_the_private_choice_of_a_cluster():
-  report = audit_tool.audit_choice(_choosing(4.0), runs=12000)
+  """A canary that is zeroed moves all scores in one direction: 8 is 4 under zero-out."""
+  report = audit_tool.audit_choice(_choosing(8.0), runs=8000)
   print(report.text())
-  # A canary changes all scores in the same direction: half of epsilon is the most it shows.
-  assert report.claimed / 3 < report.bound.epsilon <= report.claimed / 2
-  assert report.strength == pytest.approx(19 / 20)
+  assert report.claimed == 4.0
+  assert report.claimed / 1.5 < report.bound.epsilon <= report.claimed
+  assert report.strength == pytest.approx(199 / 200)
 
 
 def test_a_choice_with_too_little_noise_is_caught():
-  target = _choosing(1.0)
+  target = _choosing(1.0, clusters=20, rows=20)
   eager = {**target.method.hyperparameters, 'selection_epsilon': 4.0}
   broken = dataclasses.replace(
     target, method=dataclasses.replace(target.method, hyperparameters=eager)
   )
   report = audit_tool.audit_choice(broken, runs=8000)
-  assert report.claimed == 1.0 and report.broken
+  assert report.claimed == 0.5 and report.broken
+
+
+def _tuning(z, *, cls=None, slots=12, **how):
+  """A silo of one example that tunes privately."""
+  private = how.pop('tuning', tuning.PrivateTuning).of_gamma(
+    gamma=0.5, shape=0.0, score_noise_multiplier=1.5, held_out_score=True
+  )
+  plan_ = targets.silo_level(z, rows=1, batch_size=1, tuning=private, cls=cls)
+  return targets.target('tuned_mr_mtl', plan_, rows=1, tuning_lambdas='0', tuning_slots=slots)
+
+
+def test_the_best_of_a_private_number_of_runs():
+  report = tuned.audit_tuning(_tuning(1.486), rounds=1, runs=12000)
+  print(report.text())
+  assert 3.9 < report.claimed < 4.1
+  assert report.claimed / 4 < report.bound.epsilon <= report.claimed
+  assert report.strength == pytest.approx(1.0, abs=0.15)
+
+
+class _QuarterOfTheNoise(plan.ExampleLevelPrivacy):
+  def silo_parameters(self):
+    own = super().silo_parameters()
+    return {**own, 'noise_multiplier': own['noise_multiplier'] / 4}
+
+
+class _AlwaysAHundred(tuning.PrivateTuning):
+  def draw(self, root, *indices):
+    return 100
+
+
+@pytest.mark.parametrize(
+  ('z', 'broken', 'runs'),
+  [
+    (1.486, {'cls': _QuarterOfTheNoise}, 12000),
+    (2.5, {'tuning': _AlwaysAHundred, 'slots': 100}, 24000),
+  ],
+)
+def test_broken_tuning_is_caught(z, broken, runs):
+  report = tuned.audit_tuning(_tuning(z, **broken), rounds=1, runs=runs)
+  print(report.text())
+  assert report.broken
 
 
 @pytest.mark.parametrize(
