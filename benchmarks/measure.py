@@ -206,6 +206,12 @@ def _dp_sgd_step() -> dict[str, Any]:
   return dp_sgd_step.measure()
 
 
+def _larger_than_memory(name: str, **sizes: int) -> dict[str, Any]:
+  from benchmarks import larger_than_memory
+
+  return getattr(larger_than_memory, name)(**sizes)
+
+
 def _settings(server, settings: int):
   """10 values of lambda times 6 learning rates."""
   server = _map(lambda a: np.stack([a] * settings), server)
@@ -266,6 +272,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'growth_100': lambda: _fedavg('softmax', 100, 20),
   'growth_1000': lambda: _fedavg('softmax', 1000, 8),
   'growth_10000': lambda: _fedavg('softmax', 10_000, 3),
+  'states_on_disk': lambda: _larger_than_memory('states'),
+  'data_from_disk': lambda: _larger_than_memory('data'),
 }
 
 

@@ -45,6 +45,8 @@ CASES = (
   'growth_100',
   'growth_1000',
   'growth_10000',
+  'states_on_disk',
+  'data_from_disk',
 )
 PUBLISHED = {
   'cifar10': 'CIFAR-10, cohort 50, CNN',
@@ -168,6 +170,31 @@ def claims(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str
       '<= 1.2 with as many cores',
       lambda v: v <= 1.2,
     )
+  on_disk = 'states_on_disk', 'data_from_disk'
+  add(
+    on_disk[:1],
+    "Ditto, 1,000,000 clients' states on disk: a round's time over that with 10,000",
+    lambda many: many['times_small'],
+    '{:.2f}',
+    '<= 1.5',
+    lambda v: v <= 1.5,
+  )
+  add(
+    on_disk[:1],
+    "Ditto, 1,000,000 clients' states on disk: peak memory, GB",
+    lambda many: many['peak_megabytes'] / 1024,
+    '{:.1f}',
+    '< 2',
+    lambda v: v < 2,
+  )
+  add(
+    on_disk[1:],
+    '10,000 clients of 100 images from disk: time of a round over that from memory',
+    lambda read: read['times_memory'],
+    '{:.2f}',
+    '<= 1.2',
+    lambda v: v <= 1.2,
+  )
   add(w1[1:], 'W1: first round done after, s', first, '{:.0f}', '< 25', lambda v: v < 25)
   add(school[1:], 'School: first round done after, s', first, '{:.0f}', '< 25', lambda v: v < 25)
   return rows

@@ -2,6 +2,7 @@
 
 from datasets.dataframe import from_dataframe
 from datasets.federated import ClientExamples, ClientSource, ClientStream, FederatedDataset, Task
+from datasets.parquet import from_parquet
 from datasets.registry import DATASETS, load_dataset
 
 __all__ = [
@@ -12,5 +13,6 @@ __all__ = [
   'FederatedDataset',
   'Task',
   'from_dataframe',
+  'from_parquet',
   'load_dataset',
 ]

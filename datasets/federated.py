@@ -250,7 +250,7 @@ class ClientSource:
       read=lambda k: self.read(int(chosen[k])),
     )
 
-  def prefetch(self, cohorts: Iterable[np.ndarray], *, depth: int = 2) -> Iterator[ClientExamples]:
+  def prefetch(self, cohorts: Iterable[np.ndarray], *, depth: int = 1) -> Iterator[ClientExamples]:
     """Yields `load` of each cohort; a thread loads up to `depth` cohorts ahead."""
     yield from _ahead(self.load, cohorts, depth)
 
@@ -282,7 +282,7 @@ class ClientStream:
       num_examples=self.num_examples[rows], draw=lambda round_: self.draw(round_).load(rows)
     )
 
-  def prefetch(self, rounds: Iterable[int], *, depth: int = 2) -> Iterator[ClientExamples]:
+  def prefetch(self, rounds: Iterable[int], *, depth: int = 1) -> Iterator[ClientExamples]:
     """Yields `draw` of each round; a thread draws up to `depth` rounds ahead."""
     yield from _ahead(self.draw, rounds, depth)
 

@@ -112,13 +112,18 @@ def load_dataset(
   return entry.loader()(seed=seed, data_dir=data_dir, **entry.resolve(options))
 
 
+_FOLDER = 'parquet:'  # begins the name of a folder of Parquet files
+
+
 def is_table(name: str) -> bool:
-  """Whether the name of a data set is the path of a table of the user's own."""
-  return name.endswith(('.csv', '.parquet'))
+  """Whether the name of a data set is a table of the user's own: a file, or `parquet:FOLDER`."""
+  return name.startswith(_FOLDER) or name.endswith(('.csv', '.parquet'))
 
 
 def find(name: str) -> DatasetEntry:
   """The entry of a name or of a table's path, or a ValueError which lists the names."""
+  if name.startswith(_FOLDER):
+    return _folder(name)
   if is_table(name):
     return _table(name)
   if name not in DATASETS:
@@ -150,6 +155,21 @@ def _preprocessing(default: str, *, fixed: bool = False) -> dict[str, Option]:
   }
 
 
+_COLUMNS = {
+  'silo_column': Option(kind=str, default=None, help='The column that names the silo.'),
+  'target_column': Option(kind=str, default=None, help='The column to predict.'),
+  'task': Option(
+    kind=str,
+    default=None,
+    choices=('regression', 'binary', 'classification'),
+    help='What the target is; none: inferred from its values.',
+  ),
+  'features': Option(
+    kind=str, default=None, help='The columns to predict from, with commas; none: the others.'
+  ),
+}
+
+
 def _table(path: str) -> DatasetEntry:
   return DatasetEntry(
     name=path,
@@ -158,18 +178,29 @@ def _table(path: str) -> DatasetEntry:
     module='datasets.tables',
     options={
       'file': Option(kind=str, default=path, help='Where the table is.'),
-      'silo_column': Option(kind=str, default=None, help='The column that names the silo.'),
-      'target_column': Option(kind=str, default=None, help='The column to predict.'),
-      'task': Option(
-        kind=str,
-        default=None,
-        choices=('regression', 'binary', 'classification'),
-        help='What the target is; none: inferred from its values.',
-      ),
-      'features': Option(
-        kind=str, default=None, help='The columns to predict from, with commas; none: the others.'
-      ),
+      **_COLUMNS,
       **_preprocessing('silo'),
+      **_test_fraction(0.2),
+    },
+  )
+
+
+def _folder(name: str) -> DatasetEntry:
+  path = name.removeprefix(_FOLDER)
+  return DatasetEntry(
+    name=name,
+    summary='A folder of Parquet files of your own, read by cohort.',
+    source=path,
+    module='datasets.parquet',
+    options={
+      'folder': Option(kind=str, default=path, help='Where the files are.'),
+      **_COLUMNS,
+      'example_shape': Option(
+        kind=str, default=None, help='The shape of an example, such as 28x28x1; none: flat.'
+      ),
+      'cache': Option(
+        kind=str, default=None, help='Folder of the rows by client; none: the cache folder.'
+      ),
       **_test_fraction(0.2),
     },
   )

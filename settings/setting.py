@@ -130,7 +130,7 @@ class Setting:
 
   def is_file(self, value: Any) -> bool:
     """Whether a value names a file of a user's own, where there may be one."""
-    return bool(self.files) and isinstance(value, str) and '.' in value
+    return bool(self.files) and isinstance(value, str) and ('.' in value or ':' in value)
 
 
 def _is_of_kind(value: Any, kind: type) -> bool:

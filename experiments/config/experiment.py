@@ -407,6 +407,14 @@ class ExperimentConfig:
     requires='adaptive_clipping',
   )
 
+  eval_clients: int = setting_field(
+    int,
+    None,
+    'Clients who are evaluated, for populations so large that all of them take too long: a random '
+    'sample, the same in every run. Default: all.',
+    Group.RESULTS,
+    minimum=1,
+  )
   eval_every: int = setting_field(
     int,
     10,

@@ -228,9 +228,8 @@ def new_folder(config: ExperimentConfig, root: pathlib.Path = pathlib.Path('resu
   Raises:
     OSError: it cannot be made.
   """
-  name = '-'.join(
-    [config.dataset, config.method] + ([config.privacy] if config.privacy != 'none' else [])
-  )
+  parts = [pathlib.PurePath(config.dataset).name, config.method]
+  name = '-'.join(parts + ([config.privacy] if config.privacy != 'none' else []))
   try:
     root.mkdir(parents=True, exist_ok=True)
     number = 1

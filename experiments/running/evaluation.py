@@ -15,9 +15,11 @@ import datasets
 import processes.method
 from experiments.folder.metrics import EVERYONE, MetricTable
 from experiments.running import trees
+from runtime import random_streams
 
 # Of the clients' values, beside their mean, which one client can bend.
 QUANTILES = {'p10': 0.1, 'median': 0.5, 'p90': 0.9}
+_SAMPLE = 2  # tells the draw of who is evaluated from other draws of the stream
 _PSEUDO_CLIENT_ROWS = 200  # test rows of the server that are evaluated as one client
 
 
@@ -93,15 +95,30 @@ class EvaluationTask:
         table.add_clients(round_, self.split, {name: (ids, total[has_rows] / counts[has_rows])})
 
 
-def evaluation_tasks(method, dataset) -> list[EvaluationTask]:
-  """Everything of a method that can be evaluated on a data set, its main model first."""
+def sample_of(num_clients: int, size: int | None) -> np.ndarray:
+  """int [n]: the clients who are evaluated, in their order: all, or a random sample of a size."""
+  if size is None or size >= num_clients:
+    return np.arange(num_clients)
+  generator = random_streams.host_generator(0, random_streams.Stream.SPLIT, _SAMPLE)
+  return np.sort(generator.choice(num_clients, size=size, replace=False))
+
+
+def evaluation_tasks(method, dataset, clients: np.ndarray) -> list[EvaluationTask]:
+  """Everything of a method that can be evaluated on a data set, its main model first.
+
+  Args:
+    method: the `FederatedMethod`.
+    dataset: the `FederatedDataset`.
+    clients: int [n], who are evaluated.
+  """
   main = 'personal' if 'personal' in method.evaluations else 'global'
-  test = dataset.test.load(np.arange(dataset.num_clients))
-  groups = {EVERYONE: np.ones(dataset.num_clients, bool), **dataset.groups}
+  test = dataset.test.load(clients)
+  groups = {name: mask[clients] for name, mask in dataset.groups.items()}
+  groups = {EVERYONE: np.ones(len(clients), bool), **groups}
   tasks = [
     EvaluationTask(
       split='test', which=which, prefix='' if which == main else f'{which}_', examples=test,
-      client_ids=dataset.client_ids, groups=groups,
+      client_ids=tuple(dataset.client_ids[k] for k in clients), groups=groups,
       compared=method.compared_groups,
     )
     for which in sorted(method.evaluations, key=lambda w: w != main)
@@ -109,14 +126,17 @@ def evaluation_tasks(method, dataset) -> list[EvaluationTask]:
   if dataset.excess_risk is not None:
     tasks += [
       dataclasses.replace(
-        task, examples=dataset.excess_risk, metrics={'mse': 'excess_risk'}, client_ids=()
+        task,
+        examples=dataset.excess_risk.load(clients),
+        metrics={'mse': 'excess_risk'},
+        client_ids=(),
       )
       for task in tasks
       if task.of_clients or task.which == main
     ]
   if dataset.validation is not None:
     # For choosing settings: all clients together will do.
-    examples = dataset.validation.load(np.arange(dataset.validation.num_clients))
+    examples = dataset.validation.load(clients)
     everyone = {EVERYONE: np.ones(examples.num_clients, bool)}
     tasks += [
       dataclasses.replace(
@@ -137,7 +157,15 @@ class Evaluator:
   Of one run, or of S runs whose clients stand side by side.
   """
 
-  def __init__(self, *, method, datasets: Sequence[Any], runtime, settings: int | None = None):
+  def __init__(
+    self,
+    *,
+    method,
+    datasets: Sequence[Any],
+    runtime,
+    settings: int | None = None,
+    clients: int | None = None,
+  ):
     """Uploads the test sets, each one once.
 
     Args:
@@ -145,8 +173,10 @@ class Evaluator:
       datasets: each run's `FederatedDataset`.
       runtime: where to evaluate.
       settings: S for the runs of a sweep's program; None for a run alone.
+      clients: how many clients are evaluated, a sample; None for all.
     """
     self._runtime = runtime
+    self._clients = sample_of(datasets[0].num_clients, clients)
     self._settings = settings
     tasks: dict[Any, list[EvaluationTask]] = {}
     own = []
@@ -154,7 +184,7 @@ class Evaluator:
       groups = tuple((name, mask.tobytes()) for name, mask in dataset.groups.items())
       key = (id(dataset.train), groups)
       if key not in tasks:
-        tasks[key] = evaluation_tasks(method, dataset)
+        tasks[key] = evaluation_tasks(method, dataset, self._clients)
       own.append(tasks[key])
     self._tasks = list(zip(*own, strict=True))  # the same task of all runs
     self._computations = [
@@ -193,11 +223,14 @@ class Evaluator:
       self._tasks, self._computations, self._data, self._rows, strict=True
     ):
       states = client_states if members[0].of_clients else None
+      who = rows[0] if states is None else self._clients
       if self._settings is None:
-        sums = [self._runtime.evaluate(computation, server_state, states, data)]
+        sums = [
+          self._runtime.evaluate(computation, server_state, states, data, who, data_rows=rows[0])
+        ]
       else:
         of_all = self._runtime.evaluate(
-          computation, server_state, states, data, rows[0], data_rows=rows, settings=self._settings
+          computation, server_state, states, data, who, data_rows=rows, settings=self._settings
         )
         sums = [{name: v[s] for name, v in of_all.items()} for s in range(self._settings)]
       for task, table, own in zip(members, tables, sums, strict=True):

@@ -57,7 +57,7 @@ class Population:
       self._placed = self._place(self._train)
     self._evaluator = Evaluator(
       method=runs[0].method, datasets=[run.dataset for run in runs], runtime=machine,
-      settings=self._settings,
+      settings=self._settings, clients=self._config.eval_clients,
     )  # fmt: skip
     self._rounds: Iterator[Any] = iter(())
     self._ahead: list[Any] = []  # generators that load ahead, once there are some

@@ -19,6 +19,10 @@ SMALL = {
   'clients of different sizes': lambda: measure._uneven('cifar10', 1, 8, 3),
   'one process': lambda: measure._fedavg('softmax', 3, 1),
   'silos': lambda: measure._school('xla', 1),
+  'states on disk': lambda: measure._larger_than_memory(
+    'states', small=30, large=3000, cohort=8, rounds=2
+  ),
+  'data from disk': lambda: measure._larger_than_memory('data', cohort=5, rounds=1, blocks=1),
   'cohort workers': lambda: measure._fedavg('softmax', 3, 1, workers=2),
 }
 

@@ -102,7 +102,7 @@ def test_excess_risk_is_evaluated_beside_the_test_set():
     compared_groups = ()
 
   data = datasets.load_dataset('ppsgd_synthetic', seed=0, num_clients=2, dimension=6)
-  tasks = evaluation.evaluation_tasks(Method, data)
+  tasks = evaluation.evaluation_tasks(Method, data, np.arange(data.num_clients))
   assert [(t.which, t.prefix) for t in tasks if t.metrics == {'mse': 'excess_risk'}] == [
     ('personal', ''),
     ('last_iterate', 'last_iterate_'),
@@ -126,7 +126,8 @@ def test_validation_is_evaluated_beside_the_test_set():
     evaluations = ('global', 'personal')
     compared_groups = ()
 
-  tasks = evaluation.evaluation_tasks(Method, exam(validation_fraction=0.2))
+  data = exam(validation_fraction=0.2)
+  tasks = evaluation.evaluation_tasks(Method, data, np.arange(data.num_clients))
   assert [(t.split, t.which, t.prefix) for t in tasks] == [
     ('test', 'personal', ''),
     ('test', 'global', 'global_'),
