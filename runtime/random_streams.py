@@ -115,7 +115,7 @@ def bits(key_: tf.Tensor, shape) -> tf.Tensor:
 
 
 def _philox(seed: tf.Tensor, shape) -> tf.Tensor:
-  """The bits of `tf.random.stateless_uniform(..., alg='philox')`, in a quarter of its graph's ops."""
+  """The bits of `tf.random.stateless_uniform(..., alg='philox')`, in fewer ops."""
   mixed = _generated(_SCRAMBLE_KEY, tf.cast(seed, tf.uint64), [4])
   key_, upper = tf.split(tf.bitcast(tf.reshape(mixed, [2, 2]), tf.uint64), 2)
   return _generated(key_, tf.pad(upper, [[1, 0]]), shape)

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
   gc.freeze()
-  gc.set_threshold(100_000, 20, 20)  # tracing makes much that stays; looking through it is 7 % of all
+  gc.set_threshold(100_000, 20, 20)  # Tracing makes much that stays.
   gc.enable()
   atexit.register(gc.unfreeze)  # before what is frozen is finalised
 
