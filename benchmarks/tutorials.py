@@ -1,0 +1,414 @@
+"""Programs like some of TFF's tutorials, on both runtimes: `./fl python -m benchmarks.tutorials`.
+
+Each is a small program of our own after one tutorial, on synthetic data. Both runtimes run it in
+turns in one process, so that a busy machine slows both. The table says whether they give the same
+numbers, how long a round takes, and what is compiled.
+
+Long because every tutorial has its program here.
+"""
+
+import collections
+import dataclasses
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import attrs
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import runtime
+
+Tree = collections.OrderedDict
+PIXELS, CLASSES, WORDS = 784, 10, 30
+CLIENTS, ROUNDS = 10, 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Program:
+  """One tutorial's program.
+
+  Attributes:
+    computation: what is explained.
+    start: makes the state before the first round.
+    step: state -> (state, what the two runtimes are compared by).
+  """
+
+  computation: Any
+  start: Callable[[], Any]
+  step: Callable[[Any], tuple[Any, Any]]
+
+
+def _process(process: Any, clients: Sequence[Any]) -> Program:
+  """A `tff.learning` process on the same clients in every round."""
+
+  def step(state):
+    output = process.next(state, clients)
+    return output.state, (process.get_model_weights(output.state), output.metrics)
+
+  return Program(computation=process.next, start=process.initialize, step=step)
+
+
+def _sgd(rate: float = 0.05) -> Any:
+  return tff.learning.optimizers.build_sgdm(rate)
+
+
+def _pictures(rows: int = 40, batch: int = 20) -> list[tf.data.Dataset]:
+  rng = np.random.default_rng(0)
+  data = []
+  for client in range(CLIENTS):
+    n = rows - 3 * (client % 4)
+    x = rng.normal(size=(n, PIXELS)).astype(np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((x, rng.integers(0, CLASSES, n).astype(np.int32)))
+    data.append(dataset.batch(batch))
+  return data
+
+
+def _keras(layers: Callable[[], list], spec: Any) -> Any:
+  return tff.learning.models.from_keras_model(
+    tf.keras.Sequential(layers()),
+    input_spec=spec,
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+  )
+
+
+def _picture_model() -> Any:
+  spec = (tf.TensorSpec([None, PIXELS], tf.float32), tf.TensorSpec([None], tf.int32))
+  return _keras(
+    lambda: [
+      tf.keras.layers.InputLayer(input_shape=(PIXELS,)),
+      tf.keras.layers.Dense(CLASSES, kernel_initializer='zeros'),
+    ],
+    spec,
+  )
+
+
+def image_classification() -> Program:
+  """Federated averaging of a Keras model."""
+  process = tff.learning.algorithms.build_weighted_fed_avg(_picture_model, _sgd(), _sgd(1.0))
+  return _process(process, _pictures())
+
+
+def custom_algorithms_1() -> Program:
+  """Sensors: the part of them above a threshold, and the mean of what each has read."""
+  readings = tff.SequenceType(np.float32)
+
+  @tff.tensorflow.computation(readings)
+  def local_mean(values):
+    total, count = values.reduce((0.0, 0.0), lambda t, v: (t[0] + v, t[1] + 1.0))
+    return total / count
+
+  @tff.tensorflow.computation(np.float32, np.float32)
+  def is_above(mean, threshold):
+    return tf.cast(mean > threshold, tf.float32)
+
+  @tff.federated_computation(
+    tff.FederatedType(readings, tff.CLIENTS), tff.FederatedType(np.float32, tff.SERVER)
+  )
+  def measure(values, threshold):
+    means = tff.federated_map(local_mean, values)
+    above = tff.federated_map(is_above, (means, tff.federated_broadcast(threshold)))
+    return tff.federated_mean(means), tff.federated_mean(above)
+
+  rng = np.random.default_rng(0)
+  sensors = [rng.normal(20, 5, 5 + k).astype(np.float32).tolist() for k in range(CLIENTS)]
+  return Program(
+    computation=measure, start=lambda: None, step=lambda _: (None, measure(sensors, 20.0))
+  )
+
+
+_MODEL = tff.to_type(
+  Tree(
+    weights=tff.TensorType(np.float32, [PIXELS, CLASSES]),
+    bias=tff.TensorType(np.float32, [CLASSES]),
+  )
+)
+
+
+def _descended(model: Any, x: tf.Tensor, y: tf.Tensor, rate: Any) -> Tree:
+  with tf.GradientTape() as tape:
+    values = [model['weights'], model['bias']]
+    tape.watch(values)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, x @ values[0] + values[1])
+    loss = tf.reduce_mean(losses)
+  slopes = tape.gradient(loss, values)
+  return Tree(weights=values[0] - rate * slopes[0], bias=values[1] - rate * slopes[1])
+
+
+def _zero_model() -> Tree:
+  return Tree(weights=np.zeros([PIXELS, CLASSES], np.float32), bias=np.zeros([CLASSES], np.float32))
+
+
+def custom_algorithms_2() -> Program:
+  """Federated averaging out of `sequence_reduce` and `federated_mean`."""
+  batch = tff.to_type(
+    (tff.TensorType(np.float32, [None, PIXELS]), tff.TensorType(np.int32, [None]))
+  )
+  batches = tff.SequenceType(batch)
+
+  @tff.tensorflow.computation(_MODEL, batch)
+  def descend(model, data):
+    return _descended(model, data[0], data[1], 0.05)
+
+  @tff.federated_computation(_MODEL, batches)
+  def train(model, data):
+    return tff.sequence_reduce(data, model, descend)
+
+  @tff.federated_computation(
+    tff.FederatedType(_MODEL, tff.SERVER), tff.FederatedType(batches, tff.CLIENTS)
+  )
+  def next_model(model, data):
+    return tff.federated_mean(tff.federated_map(train, (tff.federated_broadcast(model), data)))
+
+  clients = _pictures()
+  return Program(
+    computation=next_model, start=_zero_model, step=lambda model: (next_model(model, clients),) * 2
+  )
+
+
+def own_algorithm() -> Program:
+  """A client's update as one TensorFlow function over its data set, and a server with momentum."""
+  state_type = tff.to_type(Tree(model=_MODEL, momentum=_MODEL))
+  batches = tff.SequenceType(
+    (tff.TensorType(np.float32, [None, PIXELS]), tff.TensorType(np.int32, [None]))
+  )
+
+  @tff.tensorflow.computation(state_type, batches)
+  def client_update(state, data):
+    start = state['model']
+    end = data.reduce(start, lambda model, batch: _descended(model, batch[0], batch[1], 0.05))
+    return Tree((name, end[name] - start[name]) for name in start)
+
+  @tff.tensorflow.computation(state_type, _MODEL)
+  def server_update(state, change):
+    momentum = Tree((n, 0.9 * state['momentum'][n] + change[n]) for n in change)
+    return Tree(model=Tree((n, state['model'][n] + momentum[n]) for n in change), momentum=momentum)
+
+  @tff.federated_computation(
+    tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(batches, tff.CLIENTS)
+  )
+  def next_state(state, data):
+    changes = tff.federated_map(client_update, (tff.federated_broadcast(state), data))
+    return tff.federated_map(server_update, (state, tff.federated_mean(changes)))
+
+  clients = _pictures()
+  return Program(
+    computation=next_state,
+    start=lambda: Tree(model=_zero_model(), momentum=_zero_model()),
+    step=lambda state: (next_state(state, clients),) * 2,
+  )
+
+
+def tuned_aggregators() -> Program:
+  """Zeroing, adaptive clipping and quantisation of the updates, composed."""
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    _picture_model,
+    _sgd(),
+    _sgd(1.0),
+    model_aggregator=tff.learning.robust_aggregator(zeroing=True, clipping=True),
+  )
+  return _process(process, _pictures())
+
+
+class _ClippedSum(tff.aggregators.UnweightedAggregationFactory):
+  """A sum of values whose numbers are clipped to [-bound, bound]; says how many were."""
+
+  def __init__(self, bound: float):
+    self._bound = bound
+
+  def create(self, value_type):
+    bound = self._bound
+
+    @tff.tensorflow.computation(value_type)
+    def clip(value):
+      clipped = tf.clip_by_value(value, -bound, bound)
+      return clipped, tf.reduce_sum(tf.cast(tf.not_equal(clipped, value), tf.int32))
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_round(state, values):
+      clipped = tff.federated_map(clip, values)
+      return tff.templates.MeasuredProcessOutput(
+        state, tff.federated_sum(clipped[0]), tff.federated_sum(clipped[1])
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_round)
+
+
+def custom_aggregators() -> Program:
+  """An aggregator of one's own."""
+  process = _ClippedSum(0.5).create(tff.TensorType(np.float32, [1000]))
+  rng = np.random.default_rng(0)
+  values = [rng.normal(size=1000).astype(np.float32) for _ in range(CLIENTS)]
+
+  def step(state):
+    output = process.next(state, values)
+    return output.state, (output.result, output.measurements)
+
+  return Program(computation=process.next, start=process.initialize, step=step)
+
+
+def select() -> Program:
+  """Each client is sent the rows of a table that it has examples of, and trains these."""
+  table = tff.TensorType(np.float32, [WORDS, CLASSES])
+  keys = tff.TensorType(np.int32, [4])
+  row = tff.SequenceType(tff.TensorType(np.float32, [CLASSES]))
+
+  @tff.tensorflow.computation(table, np.int32)
+  def pick(rows, key):
+    return tf.gather(rows, key)
+
+  @tff.tensorflow.computation(row, keys)
+  def change(rows, chosen):
+    stacked = rows.batch(4).reduce(tf.zeros([4, CLASSES]), lambda _, r: tf.reshape(r, [4, CLASSES]))
+    return tf.tensor_scatter_nd_add(
+      tf.zeros([WORDS, CLASSES]), chosen[:, tf.newaxis], 0.1 * (1.0 - stacked)
+    )
+
+  @tff.tensorflow.computation(table, table)
+  def add(rows, changes):
+    return rows + changes
+
+  @tff.federated_computation(
+    tff.FederatedType(table, tff.SERVER), tff.FederatedType(keys, tff.CLIENTS)
+  )
+  def next_table(rows, chosen):
+    largest = tff.federated_value(WORDS, tff.SERVER)
+    slices = tff.federated_select(chosen, largest, rows, pick)
+    changes = tff.federated_sum(tff.federated_map(change, (slices, chosen)))
+    return tff.federated_map(add, (rows, changes))
+
+  rng = np.random.default_rng(0)
+  clients = [rng.choice(WORDS, 4, replace=False).astype(np.int32) for _ in range(CLIENTS)]
+  return Program(
+    computation=next_table,
+    start=lambda: np.zeros([WORDS, CLASSES], np.float32),
+    step=lambda rows: (next_table(rows, clients),) * 2,
+  )
+
+
+def simulations() -> Program:
+  """`run_training_process` with sampled clients: two rounds from the start, each time."""
+  process = tff.learning.algorithms.build_weighted_fed_avg(_picture_model, _sgd(), _sgd(1.0))
+  clients = _pictures()
+  sample = tff.simulation.build_uniform_sampling_fn(range(CLIENTS), random_seed=1)
+
+  def step(_):
+    state = tff.simulation.run_training_process(
+      process, lambda number: [clients[k] for k in sample(number, 5)], total_rounds=2
+    )
+    return None, process.get_model_weights(state)
+
+  return Program(computation=process.next, start=lambda: None, step=step)
+
+
+TUTORIALS: dict[str, Callable[[], Program]] = {
+  'image classification': image_classification,
+  'custom algorithms 1': custom_algorithms_1,
+  'custom algorithms 2': custom_algorithms_2,
+  'building your own algorithm': own_algorithm,
+  'tuning aggregators': tuned_aggregators,
+  'custom aggregators': custom_aggregators,
+  'federated select': select,
+  'simulations': simulations,
+}
+
+
+def _leaves(value: Any) -> list[np.ndarray]:
+  if attrs.has(type(value)):
+    value = [getattr(value, field.name) for field in attrs.fields(type(value))]
+  if isinstance(value, dict):
+    value = list(value.values())
+  if isinstance(value, list | tuple):
+    return [leaf for element in value for leaf in _leaves(element)]
+  return [np.asarray(value, np.float64)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+  """One tutorial on both runtimes.
+
+  Attributes:
+    difference: the largest difference of two numbers, over 1 or the number itself.
+    native_seconds, seconds: of a round, medians after the first.
+    first_ratio: our first round's time over TFF's.
+    how: what is compiled.
+  """
+
+  difference: float
+  native_seconds: float
+  seconds: float
+  first_ratio: float
+  how: str
+
+
+def compare(program: Program, native: Any, rounds: int = ROUNDS) -> Comparison:
+  """Runs a program on both runtimes, in turns.
+
+  Args:
+    program: the program.
+    native: the context of TFF's own runtime.
+    rounds: how many rounds, at least two.
+  """
+  ours = runtime.XlaContext()
+  install = tff.framework.get_context_stack().install  # `with native` would start a worker anew.
+  contexts, difference = (native, ours), 0.0
+  states: list[Any] = []
+  times: tuple[list[float], list[float]] = ([], [])
+  for context in contexts:
+    with install(context):
+      states.append(program.start())
+  for _ in range(rounds):
+    found = []
+    for index, context in enumerate(contexts):
+      with install(context):
+        start = time.perf_counter()
+        states[index], result = program.step(states[index])
+        times[index].append(time.perf_counter() - start)
+      found.append(_leaves(result))
+    for a, b in zip(*found, strict=True):
+      difference = max(
+        difference, float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a)), initial=0))
+      )
+  parts = ours.explain(program.computation)
+  slow = sorted({f'{p.place}: {p.how}' for p in parts.parts if p.how != 'compiled'})
+  how = 'all' if parts.is_compiled else 'all but ' + ', '.join(slow)
+  return Comparison(
+    difference=difference,
+    native_seconds=statistics.median(times[0][1:]),
+    seconds=statistics.median(times[1][1:]),
+    first_ratio=times[1][0] / times[0][0],
+    how=how,
+  )
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+  """Prints the table, for all tutorials or those that are named."""
+  print(
+    '| tutorial | difference | native, s | compiled, s | times native | first round | compiled |'
+  )
+  print('| --- | --- | --- | --- | --- | --- | --- |', flush=True)
+  with runtime.create('native') as native:
+    for name in arguments or TUTORIALS:
+      c = compare(TUTORIALS[name](), native.context)
+      print(
+        f'| {name} | {c.difference:.0e} | {c.native_seconds:.3f} | {c.seconds:.3f}'
+        f' | {c.native_seconds / c.seconds:.1f} | {c.first_ratio:.1f} | {c.how} |',
+        flush=True,
+      )
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])
