@@ -50,14 +50,16 @@ def _timed(
   }
 
 
-def _fedavg(model: str, num_clients: int, rounds: int, workers: int = 0) -> dict[str, Any]:
+def _fedavg(
+  model: str, num_clients: int, rounds: int, workers: int = 0, devices: str = ''
+) -> dict[str, Any]:
   """DP-FedAvg in one process, or over worker processes of this machine."""
   method = workloads.image_fedavg(model, num_clients)
   machine: Any
   if workers:
     machine = runtime.create_hosts(workers, device='cpu')
   else:
-    machine = runtime.create('xla', devices=_devices())
+    machine = runtime.create('xla', devices=devices or _devices())
   with machine:
     data = machine.place(workloads.images(num_clients))
     state = [method.initial_server_state(0, noise_key=NoiseKey.rehearsal(0))]
@@ -240,6 +242,11 @@ def _devices() -> str:
   return os.environ.get('BENCHMARK_DEVICES', 'auto')
 
 
+def _cores(most: int) -> str:
+  """So many cores of the CPU, or as many as there are: each worker's work is that of one."""
+  return ','.join(['cpu'] * min(most, os.cpu_count() or 1))
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'w1_xla': lambda: _fedavg('softmax', 100, 50),
   'w1_native': lambda: _tff_learning(workloads.softmax_layers, 100, 5),
@@ -257,14 +264,14 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   # Users of 1 to 512 sentences; an eighth of a round's users, for they have more of them.
   'uneven_clients': lambda: _uneven('stackoverflow', 5, 512, 50),
   # Weak scaling: 1,000 clients for each worker; and the same clients in one process.
-  'process_1': lambda: _fedavg('softmax', 1000, 10, 0),
+  'process_1': lambda: _fedavg('softmax', 1000, 10, devices=_cores(1)),
   'workers_1': lambda: _fedavg('softmax', 1000, 10, 1),
-  'process_2': lambda: _fedavg('softmax', 2000, 10, 0),
+  'process_2': lambda: _fedavg('softmax', 2000, 10, devices=_cores(2)),
   'workers_2': lambda: _fedavg('softmax', 2000, 10, 2),
-  'process_4': lambda: _fedavg('softmax', 4000, 10, 0),
+  'process_4': lambda: _fedavg('softmax', 4000, 10, devices=_cores(4)),
   'workers_4': lambda: _fedavg('softmax', 4000, 10, 4),
   # A model of 7.4 MB, for what a byte costs.
-  'process_1_mlp': lambda: _fedavg('mlp', 20, 5, 0),
+  'process_1_mlp': lambda: _fedavg('mlp', 20, 5, devices=_cores(1)),
   'workers_1_mlp': lambda: _fedavg('mlp', 20, 5, 1),
   'workers_2_mlp': lambda: _fedavg('mlp', 40, 5, 2),
   'workers_4_mlp': lambda: _fedavg('mlp', 80, 5, 4),

@@ -164,7 +164,7 @@ def claims(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str
   for workers in (1, 2, 4):
     add(
       (f'process_{workers}', f'workers_{workers}'),
-      f'{workers} cohort workers with 1,000 clients each: time over one process on all cores',
+      f'{workers} cohort workers with 1,000 clients each: time over one process on as many cores',
       lambda one, many: many['seconds_per_round'] / one['seconds_per_round'],
       '{:.2f}',
       '<= 1.2 with as many cores',

@@ -18,7 +18,8 @@ from experiments.config.experiment import ExperimentConfig
 
 if TYPE_CHECKING:
   from experiments.reports import report
-  from experiments.running.build import Experiment, build_plan, build_process, load_dataset
+  from experiments.running.build import Experiment, build_plan, build_process
+  from experiments.running.loading import load_dataset
   from experiments.running.parts import Callback
   from experiments.running.runner import RunResult, run
 
@@ -31,9 +32,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
   # TensorFlow is imported with the first of these, so that flags answer at once.
   if name in ('Experiment', 'build_plan', 'build_process', 'load_dataset'):
-    from experiments.running import build
+    from experiments.running import build, loading
 
-    return getattr(build, name)
+    return getattr(loading if name == 'load_dataset' else build, name)
   if name == 'Callback':
     return importlib.import_module('experiments.running.parts').Callback
   if name in ('RunResult', 'run'):

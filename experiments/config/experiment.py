@@ -470,9 +470,9 @@ class ExperimentConfig:
     int,
     None,
     'Worker processes over which the clients of one run are spread, with their data and states: on '
-    'this machine, or on the machines of --cluster.',
+    'this machine, or on the machines of --cluster. 0: none, all in one process.',
     Group.RUNTIME,
-    minimum=1,
+    minimum=0,
     maximum=1024,
     identity=False,
   )

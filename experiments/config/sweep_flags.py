@@ -55,7 +55,7 @@ def check_single(flag_values: flags.FlagValues, config: Any) -> None:
         f'--{name}={flag.value} belongs to a sweep (--sweep, --seeds); this is a single run.'
       )
   address = flag_values['cluster'].value
-  if address and config.cohort_workers is None:
+  if address and not config.cohort_workers:
     raise ValueError(
       f'--cluster={address} spreads the runs of a sweep (--sweep, --seeds), or the clients of one '
       'run with --cohort_workers.'

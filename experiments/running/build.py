@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import datasets
-import datasets.registry
 import processes
 from experiments.config.experiment import ExperimentConfig, settings
 from experiments.folder import noise_keys
-from experiments.running import evaluation, hopeless, parts, references, validation, wording
+from experiments.running import evaluation, hopeless, parts, references, wording
+from experiments.running.loading import TrainParts, for_workers, load_dataset
 from experiments.running.plans import build_plan, setup_of
 from privacy import (
   accounting,
@@ -40,6 +40,8 @@ class Experiment:
     method: the method, built for them.
     noise_key: the secret from which noise, cohorts and batches are drawn, of this run alone;
       None without privacy.
+    train_parts: how cohort workers load their clients' training data by themselves; None where
+      they are sent them, and without workers.
   """
 
   config: ExperimentConfig
@@ -48,6 +50,7 @@ class Experiment:
   model: Model
   method: FederatedMethod
   noise_key: NoiseKey | None = None
+  train_parts: TrainParts | None = None
 
   @property
   def root(self) -> int | NoiseKey:
@@ -177,29 +180,6 @@ def _with_noise_buffers(tree: Any, stream: noise.NoiseStream) -> Any:
   )
 
 
-def load_dataset(
-  config: ExperimentConfig, dataset: datasets.FederatedDataset | None = None
-) -> datasets.FederatedDataset:
-  """Loads the configuration's data set, or takes the one given; holds out what is asked for.
-
-  Clients with fewer than `config.min_examples` training examples are left out first.
-
-  Raises:
-    ValueError, FileNotFoundError: see `datasets.load_dataset`.
-  """
-  least = config.min_examples
-  if dataset is None:
-    dataset = datasets.load_dataset(
-      config.dataset, seed=config.seed, data_dir=config.data_dir or None, **config.dataset_options
-    )
-    least = least or datasets.registry.find(config.dataset).min_examples
-  if least is not None:
-    dataset = dataset.with_at_least(least)
-  if config.validation_fraction and dataset.validation is None:
-    dataset = validation.hold_out(dataset, config.validation_fraction, seed=config.seed)
-  return dataset
-
-
 def build_process(
   config: ExperimentConfig,
   dataset: datasets.FederatedDataset | None = None,
@@ -221,7 +201,10 @@ def build_process(
     ValueError: something does not fit together.
   """
   own = parts.Parts(dataset=dataset, model=model, metrics=metrics or {})
-  dataset = prepared(config, load_dataset(config, dataset))
+  dataset, train_parts = load_dataset(config, dataset), None
+  if own.dataset is None:
+    dataset, train_parts = for_workers(config, dataset)
+  dataset = prepared(config, dataset)
   built_model = parts.model_of(config, dataset, own)
   privacy_plan = build_plan(config, dataset)
   if noise_key is None:
@@ -244,7 +227,7 @@ def build_process(
   )
   return Experiment(
     config=config, dataset=dataset, plan=privacy_plan, model=built_model, method=method,
-    noise_key=noise_key,
+    noise_key=noise_key, train_parts=train_parts,
   )  # fmt: skip
 
 

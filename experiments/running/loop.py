@@ -48,8 +48,7 @@ class Loop:
     self.runs = population.runs
     self.guarantors = guarantors(self.runs)
     self.tables = [MetricTable() for _ in self.runs]
-    self.rounds_done = 0
-    self.resumed = False
+    self.rounds_done, self.resumed = 0, False
     self.clock = Clock(population.machine)
     self._config = self.runs[0].config
     self._last = self.runs[0].last_round  # a budget's filter has the runs to itself
@@ -75,15 +74,13 @@ class Loop:
     """Places the initial states, or in their stead those that have been kept."""
     if self._config.client_states == 'disk':  # later ones point to records that are written over
       self._keeper.drop_after(-1 if found is None else found[0].rounds)
-    kept = None
-    if found is not None:
-      checkpoint, self.tables = found
-      kept = checkpoint
-      server = checkpoints.restore(server, checkpoint.arrays, 'server')
-      self.rounds_done = checkpoint.rounds
+    kept, self.tables = (None, self.tables) if found is None else found
+    if kept is not None:
+      server = checkpoints.restore(server, kept.arrays, 'server')
+      self.rounds_done = kept.rounds
       if self.rounds_done < self._last:
-        _check_keys(self.runs, checkpoint.facts)
-      self.clock.restore(checkpoint.facts['clock'])
+        _check_keys(self.runs, kept.facts)
+      self.clock.restore(kept.facts['clock'])
       server = self._population.with_noise_buffers(server)
     self._population.begin(server, clients, self.rounds_done, kept)
 

@@ -53,7 +53,10 @@ class Population:
     self._first_rows = [first_row[id(run.dataset.train)] for run in runs]
     self._train: list[Any] = list(sets.values())
     self._placed = None
-    if isinstance(self._train[0], datasets.ClientExamples):
+    own = runs[0].train_parts
+    if own is not None:
+      self._placed = machine.place_loaded(own.load, own.form, own.num_clients)
+    elif isinstance(self._train[0], datasets.ClientExamples):
       self._placed = self._place(self._train)
     self._evaluator = Evaluator(
       method=runs[0].method, datasets=[run.dataset for run in runs], runtime=machine,
@@ -181,16 +184,29 @@ class Population:
 
   def _feed(self, left: range) -> Iterator[tuple[Any, Any, Any]]:
     """Yields (cohort, placed data, rows of the data), as `Runtime.round` takes them."""
-    cohorts = map(self._cohorts, left)
-    if isinstance(self._train[0], datasets.ClientSource):
+    cohorts: Iterator[list[np.ndarray]] = map(self._cohorts, left)
+    if self._placed is not None:
+      of_workers = self.runs[0].train_parts
+      if of_workers is not None and of_workers.by_cohort:
+        cohorts = self._announced(cohorts)
+      for own in cohorts:
+        yield self._rows_of_states(own), self._placed, self._rows_of_data(own)
+    elif isinstance(self._train[0], datasets.ClientSource):
       yield from self._load_ahead(self._train[0], cohorts)
-    elif isinstance(self._train[0], datasets.ClientStream):
+    else:
       self._ahead = [stream.prefetch(left) for stream in self._train]
       for own, parts in zip(cohorts, zip(*self._ahead, strict=True), strict=True):
         yield self._rows_of_states(own), self._place(parts), self._rows_of_data(own)
-    else:
-      for own in cohorts:
-        yield self._rows_of_states(own), self._placed, self._rows_of_data(own)
+
+  def _announced(self, cohorts: Iterator[list[np.ndarray]]) -> Iterator[list[np.ndarray]]:
+    """The same cohorts; the workers load each one's data while the one before is at work."""
+    last = next(cohorts, None)
+    while last is not None:
+      following = next(cohorts, None)
+      if following is not None:
+        self.machine.load_ahead(self._placed, following[0])
+      yield last
+      last = following
 
   def _cohorts(self, round_: int) -> list[np.ndarray]:
     """Each run's clients of a round."""

@@ -15,8 +15,9 @@ from experiments.folder.metrics import MetricTable
 from experiments.folder.store import Store
 from experiments.running import console, interruption, startup
 from experiments.running import progress as progress_lib
-from experiments.running.build import Experiment, build_process, load_dataset
+from experiments.running.build import Experiment, build_process
 from experiments.running.keeping import Keeper
+from experiments.running.loading import for_workers, load_dataset
 from experiments.running.loop import Loop
 from experiments.running.parts import Callback
 from experiments.running.population import Population
@@ -90,8 +91,10 @@ def run(
     if isinstance(experiment, ExperimentConfig):
       with Doing(f'Loading {config.dataset}', shown=show_progress):
         dataset = load_dataset(config)
+        dataset, train_parts = for_workers(config, dataset)
       with Doing(_building(config), shown=show_progress):
         experiment = build_process(config, dataset, noise_key=noise_key)
+      experiment = dataclasses.replace(experiment, train_parts=train_parts)
     else:
       experiment = dataclasses.replace(experiment, noise_key=noise_key)
     if show_progress and experiment.warning:
@@ -121,7 +124,7 @@ def create_runtime(config: ExperimentConfig, *, cluster: str = '') -> 'runtime.R
   """The runtime that the configuration asks for; `cluster` as for `run`."""
   device = config.device if config.runtime == 'xla' else 'cpu'
   with startup.quiet():
-    if config.cohort_workers is None:
+    if not config.cohort_workers:
       machine = runtime.create(
         config.runtime, clients_per_block=config.clients_per_block, devices=device
       )

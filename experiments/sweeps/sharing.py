@@ -12,7 +12,7 @@ import numpy as np
 import datasets
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import checkpoints, noise_keys
-from experiments.running import build, evaluation
+from experiments.running import build, evaluation, loading
 from experiments.running.build import Experiment
 from experiments.running.parts import Parts
 from experiments.sweeps import grid as sweep_grid
@@ -40,7 +40,7 @@ def build_all(
        config.min_examples, config.validation_fraction]
     )  # fmt: skip
     if key not in loaded:
-      loaded[key] = build.load_dataset(config, parts.dataset)
+      loaded[key] = loading.load_dataset(config, parts.dataset)
     own = pathlib.Path(config.output_dir) if config.output_dir else None
     noise_key = noise_keys.acquire(config, own)
     result[name] = _variant_of(built, config, loaded[key], noise_key, parts)

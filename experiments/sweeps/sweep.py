@@ -184,7 +184,7 @@ def run(
     folder = results.new_folder(first, pathlib.Path('results/sweeps'))
   path = pathlib.Path(folder)
   runs = record.configs(grid, path)
-  if first.cohort_workers is not None:
+  if first.cohort_workers:
     raise ValueError(
       f'--cohort_workers={first.cohort_workers} spreads the clients of one run; a sweep is spread '
       'by --workers.'

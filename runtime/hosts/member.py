@@ -4,7 +4,8 @@ import dataclasses
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,27 @@ class Member:
     """Places the rows that came as read-only arrays [K, ...] of its clients."""
     self._placed[handle] = self._machine.place(self._arrived(handle), allow_nan=True)
 
+  def load(self, handle: int, load: Any, first: int, last: int) -> None:
+    """Places its clients' data as `load(first, last)` gives them: arrays, or round by round.
+
+    Raises:
+      ValueError: they cannot be had; it says where.
+    """
+    try:
+      found = load(first, last)
+    except (ValueError, OSError) as error:
+      raise ValueError(
+        f'cohort worker ({self.name()}) cannot load the data of its clients: {error}'
+      ) from error
+    if callable(found):
+      self._placed[handle] = _ByCohort(found, self._machine)
+    else:
+      self._placed[handle] = self._machine.place(found, allow_nan=True)
+
+  def load_ahead(self, handle: int, rows: np.ndarray) -> None:
+    """Begins to load the data of a coming round's clients."""
+    self._placed[handle].begin(rows)
+
   def place_states(self, handle: int, fill: Any, first: int) -> None:
     """Places the rows that came as its clients' states, or what `fill(first, rows)` gives."""
     tree = self._arrived(handle)
@@ -152,7 +174,8 @@ class Member:
     start, before = time.perf_counter(), self._machine.compiled_programs
     plan = self._plans[task.plan]
     if task.round != self._round:
-      self._turn = plan.begin(self._leaves(task), task.rows, len(task.rows[0]) if task.rows else 0)
+      leaves, read = self._leaves(task)
+      self._turn = plan.begin(leaves, read, len(read[0]) if read else 0)
       self._round = task.round
     turn = self._turn
     assert turn is not None
@@ -170,18 +193,22 @@ class Member:
       compiled=self._machine.compiled_programs - before,
     )
 
-  def _leaves(self, task: Task) -> list[list[Any]]:
-    """The leaves of the parameter's parts: at CLIENTS what was placed, else none."""
-    handles = iter(task.handles)
+  def _leaves(self, task: Task) -> tuple[list[list[Any]], list[np.ndarray]]:
+    """The leaves of the parameter's parts (at CLIENTS what was placed, else none); rows in them."""
+    handles, rows = iter(task.handles), list(task.rows)
     result: list[list[Any]] = []
+    position = -1
     for type_ in self._plans[task.plan].part_types:
       leaves: list[Any] = []
       if stages_lib.is_client_part(type_):
-        handle = next(handles)
+        handle, position = next(handles), position + 1
         if handle is not None:
-          leaves = trees.flatten(type_, self._placed[handle].tree, 'data')
+          placed = self._placed[handle]
+          if isinstance(placed, _ByCohort):
+            placed, rows[position] = placed.take(rows[position])
+          leaves = trees.flatten(type_, placed.tree, 'data')
       result.append(leaves)
-    return result
+    return result, rows
 
   def _update(self, task: Task, new: list[Any]) -> None:
     assert task.updated is not None
@@ -195,3 +222,26 @@ class Member:
     index = task.rows[position][:, np.newaxis]
     for variable, value in zip(variables, new, strict=True):
       variable.scatter_nd_update(index, value)
+
+
+class _ByCohort:
+  """Data of clients that are loaded round by round, and ahead by a thread."""
+
+  def __init__(self, load: Callable[[np.ndarray], Any], machine: interface.Runtime):
+    self._load = load
+    self._machine = machine
+    self._executor = futures.ThreadPoolExecutor(max_workers=1)
+    self._ahead: dict[bytes, futures.Future] = {}
+
+  def begin(self, rows: np.ndarray) -> None:
+    """Begins to load some clients' data, which `take` will ask for next or after next."""
+    # Without anybody the data still need their form.
+    wanted = rows if len(rows) else np.zeros([1], np.int32)
+    self._ahead[rows.tobytes()] = self._executor.submit(self._load, wanted)
+
+  def take(self, rows: np.ndarray) -> tuple[interface.ClientData, np.ndarray]:
+    """Some clients' data, placed, and their rows therein."""
+    if rows.tobytes() not in self._ahead:
+      self.begin(rows)
+    found = self._ahead.pop(rows.tobytes()).result()
+    return self._machine.place(found, allow_nan=True), np.arange(len(rows), dtype=np.int32)

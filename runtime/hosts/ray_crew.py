@@ -1,6 +1,7 @@
 """Members as Ray actors: processes of this machine, or of a cluster's machines."""
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -45,15 +46,18 @@ class RayCrew(Crew):
     Args:
       ray: the module, connected to a cluster; see `cluster.connected`.
       size: how many.
-      device: of each; `auto` is a GPU where the cluster has one for each member.
+      device: of each: `cpu`, `gpu` (the one that Ray gives it, its own or shared with as few
+        others as can be), or `auto`: a GPU if the cluster has any.
       clients_per_block: as for `runtime.create`.
 
+    Raises:
+      ValueError: a GPU is asked for, and the cluster has none.
     """
     self.size = size
     self.at_end = contextlib.ExitStack()
     self._ray = ray
     self._arguments = {'device': device, 'clients_per_block': clients_per_block}
-    gpus = 0.0 if device == 'cpu' else min(1.0, ray.cluster_resources().get('GPU', 0) / size)
+    gpus = gpus_of_each(device, size, ray.cluster_resources().get('GPU', 0))
     self._actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Actor)
     self._members = [self._start() for _ in range(size)]
     self.gather({i: m.ready.remote() for i, m in enumerate(self._members)})
@@ -98,6 +102,19 @@ class RayCrew(Crew):
       self._ray.kill(actor)
     self._members = []
     self.at_end.close()
+
+
+def gpus_of_each(device: str, size: int, total: float) -> float:
+  """The part of a GPU that each member is given; so many fit on each.
+
+  Raises:
+    ValueError: a GPU is asked for, and there is none.
+  """
+  if device == 'cpu' or (device == 'auto' and not total):
+    return 0.0
+  if not total:
+    raise ValueError(f'--device={device}: the cluster has no GPU.')
+  return 1.0 / math.ceil(size / total)
 
 
 class _Actor:

@@ -1,4 +1,7 @@
-"""The driver: a `Runtime` whose clients live with the members of a crew."""
+"""The driver: a `Runtime` whose clients live with the members of a crew.
+
+Long because `HostsRuntime` is.
+"""
 
 import collections
 import dataclasses
@@ -30,6 +33,7 @@ class _Spread:
     self.tree = tree
     self.num_clients = num_clients
     self.at: set[int] = set()  # the members that have theirs
+    self.load: Any = None  # gives a member its own; else they are sent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +87,38 @@ class HostsRuntime(interface.Runtime):
       tree=self._spread(tree, count), num_clients=count, num_rows=count,
       work=interface.checked_work(work, count),
     )  # fmt: skip
+
+  def place_loaded(self, load: Any, form: Any, num_clients: int) -> interface.ClientData:
+    """Data that each member loads by itself.
+
+    Args:
+      load: (first, last client) -> nested mappings of their arrays [last - first, ...], or where
+        these are too many a function from int rows [n] of them to such arrays [n, ...]. It is
+        sent to the members.
+      form: somebody's arrays [1, ...].
+      num_clients: K.
+
+    Raises:
+      ValueError: a member cannot load its own.
+    """
+    spread = self._spread(trees.stacked_leaves(form, what='data', allow_nan=True)[0], num_clients)
+    spread.load = load
+    self._load(spread, range(self._crew.size))
+    return interface.ClientData(tree=spread, num_clients=num_clients, num_rows=num_clients)
+
+  def load_ahead(self, data: interface.ClientData, cohort: np.ndarray) -> None:
+    """Tells the members whose data to load while the round before is at work; see `place_loaded`.
+
+    Args:
+      data: from `place_loaded`, of data that are loaded by cohort.
+      cohort: int rows of the clients who take part in a coming round.
+    """
+    spread, calls = data.tree, {}
+    for index, (first, last) in enumerate(self._ends(spread.num_clients)):
+      if index in spread.at:  # it may have been lost
+        own = cohort[(cohort >= first) & (cohort < last)] - first
+        calls[index] = self._crew.call(index, 'load_ahead', spread.handle, own.astype(np.int32))
+    self._crew.gather(calls)
 
   def place_states(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientStates:
     return self._place_states(tree, None, allow_nan)
@@ -180,15 +216,31 @@ class HostsRuntime(interface.Runtime):
     weakref.finalize(spread, self._dropped.append, spread.handle)
     return spread
 
+  def _ends(self, count: int) -> list[tuple[int, int]]:
+    """(first, last) of each member's clients."""
+    ends = rows_lib.bounds(count, self._crew.size).tolist()
+    return list(itertools.pairwise(ends))
+
   def _own(self, index: int, count: int) -> slice:
     return rows_lib.own(index, count, self._crew.size)
 
   def _send_data(self, spread: _Spread, index: int) -> None:
     """Gives a member the data of its clients, once."""
-    if index not in spread.at:
+    if index not in spread.at and spread.load is not None:
+      self._load(spread, [index])
+    elif index not in spread.at:
       self._send_rows(index, spread.handle, spread.tree, self._own(index, spread.num_clients))
       self._ask(index, 'place', spread.handle)
       spread.at.add(index)
+
+  def _load(self, spread: _Spread, members: Sequence[int]) -> None:
+    """Has members load the data of their clients."""
+    calls = {}
+    for index in members:
+      own = self._own(index, spread.num_clients)
+      calls[index] = self._crew.call(index, 'load', spread.handle, spread.load, own.start, own.stop)
+    self._crew.gather(calls)
+    spread.at.update(calls)
 
   def _send_rows(self, index: int, handle: int, tree: Any, own: slice) -> None:
     """Sends a member some rows, a part at a time."""
@@ -206,18 +258,14 @@ class HostsRuntime(interface.Runtime):
 
   def _visit_states(self, spread: _Spread, function: Any) -> list[Any]:
     """What a function gives of each member's clients' states, where there are some."""
-    owned = list(
-      enumerate(itertools.pairwise(rows_lib.bounds(spread.num_clients, self._crew.size)))
-    )
     calls = {
-      index: self._crew.call(index, 'visit', spread.handle, function, int(first))
-      for index, (first, last) in owned
+      index: self._crew.call(index, 'visit', spread.handle, function, first)
+      for index, (first, last) in enumerate(self._ends(spread.num_clients))
       if first < last
     }
     return list(self._crew.gather(calls).values())
 
   def _fetch_states(self, spread: _Spread) -> Any:
-    bounds = rows_lib.bounds(spread.num_clients, self._crew.size)
     size = sum(
       leaf.dtype.itemsize * int(np.prod(leaf.shape[1:])) for leaf in trees.leaves_of(spread.tree)
     )
@@ -225,7 +273,7 @@ class HostsRuntime(interface.Runtime):
     result = trees.map_leaves(
       lambda leaf: np.empty([spread.num_clients, *leaf.shape[1:]], leaf.dtype), spread.tree
     )
-    for index, (first, last) in enumerate(itertools.pairwise(bounds)):
+    for index, (first, last) in enumerate(self._ends(spread.num_clients)):
       for start in range(0, last - first, each):
         rows = slice(start, min(start + each, last - first))
         part = self._ask(index, 'states', spread.handle, rows)
@@ -311,9 +359,7 @@ class HostsRuntime(interface.Runtime):
     together = of_data.num_clients == count and np.array_equal(owned, data_rows)
     sent = of_data if together else self._spread(None, of_data.num_clients)
     shares = []
-    for index, (first, last) in enumerate(
-      itertools.pairwise(rows_lib.bounds(count, self._crew.size))
-    ):
+    for index, (first, last) in enumerate(self._ends(count)):
       positions = np.flatnonzero((owned >= first) & (owned < last))
       positions = positions[interface.by_work(data.work, data_rows[positions])]
       local = (owned[positions] - first).astype(np.int32)

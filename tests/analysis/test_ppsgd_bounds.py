@@ -186,7 +186,7 @@ def test_smoothness_of_gaussian_regression_is_that_of_its_gradients():
 def test_theorem_4_5_holds_for_a_run_on_the_synthetic_data(alpha):
   """The averaged iterate of a run with the theorem's step size: half its excess risk."""
   from experiments.config.experiment import ExperimentConfig
-  from experiments.running import build, runner
+  from experiments.running import loading, runner
 
   users, rounds, minibatch, multiplier, clip = 20, 600, 10, 1e-4, 1e4
   config = ExperimentConfig(
@@ -195,7 +195,7 @@ def test_theorem_4_5_holds_for_a_run_on_the_synthetic_data(alpha):
     privacy='client', delta=1e-3, noise_multiplier=multiplier, clipping_norm=clip,
     batch_size=minibatch, iterate='average', rounds=rounds, eval_every=0, checkpoint_every=0,
   )  # fmt: skip
-  extras = build.load_dataset(config).extras
+  extras = loading.load_dataset(config).extras
   problem = ppsgd_bounds.gaussian_regression(
     extras['feature_variances'], label_noise=0.01, num_users=users
   )

@@ -94,3 +94,14 @@ def test_a_lost_worker_changes_no_number(name, tmp_path, crews, capsys):
     [values[k] for k in expected], list(expected.values()), rtol=1e-3, atol=1e-5
   )
   assert found.privacy['epsilon'] == plain.privacy['epsilon']
+
+
+def test_each_worker_is_given_a_gpu_or_a_part_that_fits():
+  assert ray_crew.gpus_of_each('cpu', 3, 8) == ray_crew.gpus_of_each('auto', 3, 0) == 0
+  for size in range(1, 20):
+    for total in range(1, 9):
+      each = ray_crew.gpus_of_each('gpu', size, total)
+      assert each <= 1 and int(1 / each + 1e-9) * total >= size
+  assert ray_crew.gpus_of_each('auto', 3, 2) == 0.5  # of 2/3 two would not fit on one
+  with pytest.raises(ValueError, match='--device=gpu: the cluster has no GPU'):
+    ray_crew.gpus_of_each('gpu', 1, 0)

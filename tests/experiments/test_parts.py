@@ -19,7 +19,7 @@ from experiments.config import user_files
 from experiments.config.experiment import ExperimentConfig, settings
 from experiments.folder.metrics import EVERYONE
 from experiments.recipes import recipes
-from experiments.running import build, divergence, parts, runner
+from experiments.running import build, divergence, loading, parts, runner
 from experiments.sweeps import sweep
 from experiments.sweeps.grid import Grid
 
@@ -355,7 +355,7 @@ def test_a_table_is_a_data_set(table):
     dataset=table, silo_column='who', target_column='score', test_fraction=0.25,
     dataset_option=('features=one',),
   )  # fmt: skip
-  data = build.load_dataset(config)
+  data = loading.load_dataset(config)
   assert data.name == 'mine' and data.client_ids == ('a', 'b', 'c')
   assert data.task.kind == 'regression' and data.task.example_shape == (1,)
   assert data.train.num_examples.tolist() == [6, 6, 6]
@@ -374,7 +374,7 @@ def test_a_table_is_a_data_set(table):
 )
 def test_a_wrong_table_is_one_line(table, values, words):
   with pytest.raises((ValueError, FileNotFoundError), match=words):
-    build.load_dataset(ExperimentConfig(**{'dataset': table, **values}))
+    loading.load_dataset(ExperimentConfig(**{'dataset': table, **values}))
 
 
 # ------------------------------------------------------------ a run that diverges

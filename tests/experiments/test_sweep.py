@@ -199,14 +199,14 @@ def metrics_of(folder) -> pd.DataFrame:
 
 
 def test_runs_share_a_guarantee_only_if_their_plans_are_equal():
-  from experiments.running import build, guarantees
+  from experiments.running import build, guarantees, loading
 
   base = dict(method='feo2', dataset='digits', privacy='client', delta=1e-3, rounds=5)
   grid = Grid.parse({**base, 'clients_per_round': 10}, ['ratio=0,0.1,1', 'noise_multiplier=1,2'],
                     ['0', '1'])  # fmt: skip
   runs = []
   for config in grid.runs().values():
-    dataset = build.prepared(config, build.load_dataset(config))
+    dataset = build.prepared(config, loading.load_dataset(config))
     plan = build.build_plan(config, dataset)
     runs.append(
       build.Experiment(config=config, dataset=dataset, plan=plan, model=None, method=None)
@@ -381,7 +381,7 @@ def test_opting_out_and_no_contact_with_private_clients_share_a_program(tmp_path
 @pytest.mark.slow
 def test_a_stream_is_shared_and_its_excess_risk_is_that_of_the_models(tmp_path):
   from datasets import ppsgd_synthetic
-  from experiments.running import build, runner
+  from experiments.running import loading, runner
 
   base = dict(
     method='ppsgd', dataset='ppsgd_synthetic', model='linear_regression',
@@ -396,7 +396,7 @@ def test_a_stream_is_shared_and_its_excess_risk_is_that_of_the_models(tmp_path):
     result = runner.run(alone, show_progress=False)
     mine, other = metrics_of(tmp_path / 'sweep' / 'runs' / name), metrics_of(tmp_path / name)
     pd.testing.assert_frame_equal(mine, other, rtol=1e-4, atol=1e-5)
-    extras = build.load_dataset(alone).extras
+    extras = loading.load_dataset(alone).extras
     last = result.server_state['model']['weights'] + result.client_states['offset']['weights']
     assert result.summary['metrics']['test_last_iterate_excess_risk'] == pytest.approx(
       ppsgd_synthetic.excess_risk(last, extras['theta_star'], extras['feature_variances']), rel=1e-4

@@ -7,11 +7,11 @@ import datasets
 from experiments.config import silo_budgets
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder.metrics import MetricTable
-from experiments.running import build, evaluation, validation
+from experiments.running import evaluation, loading, validation
 
 
 def exam(**values):
-  return build.load_dataset(ExperimentConfig(dataset='exam', **values))
+  return loading.load_dataset(ExperimentConfig(dataset='exam', **values))
 
 
 def rows_of(examples, client):
@@ -46,8 +46,8 @@ def test_clients_are_left_out_before_anything_is_held_out():
   assert split.train.num_examples.min() < 17 and split.num_clients == 63
   # The whole data set with which a run is built goes through the same door again.
   config = ExperimentConfig(dataset='exam', min_examples=17, validation_fraction=0.5)
-  assert build.load_dataset(config, split) is split
-  assert not build.load_dataset(ExperimentConfig(dataset='exam'), whole).left_out
+  assert loading.load_dataset(config, split) is split
+  assert not loading.load_dataset(ExperimentConfig(dataset='exam'), whole).left_out
 
 
 def test_budgets_of_clients_who_are_left_out_are_passed_over(tmp_path):
@@ -90,7 +90,7 @@ def test_a_source_is_split_as_arrays_are():
 
 def test_a_stream_keeps_nothing_for_validation():
   with pytest.raises(ValueError, match=r'--validation_fraction=0.2 .* fresh in every round'):
-    build.load_dataset(
+    loading.load_dataset(
       ExperimentConfig(dataset='ppsgd_synthetic', dataset_option=('num_clients=2',),
                        validation_fraction=0.2)
     )  # fmt: skip

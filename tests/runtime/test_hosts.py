@@ -118,6 +118,49 @@ def test_a_lost_member_is_replaced_and_takes_its_clients_again(reference):
     example.assert_same(reference, example.run(machine))
 
 
+def load_some(first, last):
+  """The example's data of some clients, as a member loads them."""
+  return {name: leaf[first:last] for name, leaf in example.data().items()}
+
+
+def load_by_cohort(first, last):
+  own = load_some(first, last)
+  return lambda rows: {name: leaf[rows] for name, leaf in own.items()}
+
+
+@pytest.mark.parametrize('load', [load_some, load_by_cohort])
+def test_members_load_their_clients_data_by_themselves(reference, load):
+  with hosts_runtime.HostsRuntime(LocalCrew(3)) as machine:
+    placed = machine.place_loaded(load, load_some(0, 1), example.CLIENTS)
+    states, server, history = machine.place_states(example.client_states()), None, []
+    server = example.server_state()
+    for cohort in example.COHORTS:
+      cohort = np.array(cohort, np.int32)
+      if load is load_by_cohort and len(cohort) != 1:
+        machine.load_ahead(placed, cohort)  # which changes nothing but the time
+      server, metrics = machine.round(example.next_round, server, states, placed, cohort)
+      history.append(machine.to_numpy(metrics))
+      if len(cohort) == 1:  # a member is lost after the round; its successor loads them, too
+        kept = states.to_numpy()
+        machine._crew.lost = {1}
+        machine.recover()
+        states = machine.place_states(kept)
+    example.assert_same(reference, (machine.to_numpy(server), states.to_numpy(), history))
+    sent = [a for _, method, a in machine._crew.calls if method == 'receive']
+    assert not any(example.data()['x'][k].tobytes() in pickle.dumps(sent) for k in range(7))
+
+
+def test_a_member_that_cannot_load_says_so_and_where():
+  def load(first, last):
+    raise FileNotFoundError(f'no data of {first} to {last}')
+
+  with (
+    hosts_runtime.HostsRuntime(LocalCrew(2)) as machine,
+    pytest.raises(ValueError, match=r'cohort worker \(.*process \d+\) cannot load .*no data of 0'),
+  ):
+    machine.place_loaded(load, load_some(0, 1), example.CLIENTS)
+
+
 def test_a_straggler_is_named():
   with hosts_runtime.HostsRuntime(LocalCrew(3)) as machine, warnings.catch_warnings():
     warnings.simplefilter('error')

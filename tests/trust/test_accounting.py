@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from experiments.config.experiment import ExperimentConfig
-from experiments.running import build
+from experiments.running import build, loading
 from privacy import accounting, calibration, events, plan, sampling, selection, tuning
 from privacy.batches import BATCHES
 from tests.trust import accounting_table
@@ -230,7 +230,7 @@ def test_batches_of_a_configuration_are_accounted_as_they_are_drawn(batches):
     method='local', dataset='digits', privacy='example', batches=batches, batch_size=4,
     target_epsilon=20.0, delta=1e-2, rounds=5, local_epochs=2,
   )  # fmt: skip
-  silos = build.build_plan(config, build.load_dataset(config))
+  silos = build.build_plan(config, loading.load_dataset(config))
   assert silos.batches == batches
   for k, event in enumerate(silos.event(5)):
     step, more = event.event, silos.num_examples[k] > 4

@@ -1,0 +1,173 @@
+"""The data of a run: loaded here, and by cohort workers their own clients' by themselves.
+
+A worker loads what the driver has loaded, by the same settings, keeps its clients' training data,
+and compares them with what the driver has found: it trains on these or not at all.
+"""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import datasets
+import datasets.registry
+from experiments.config.experiment import ExperimentConfig
+from experiments.running import validation
+from experiments.running.evaluation import client_data
+from runtime.hosts import rows as rows_lib
+
+# What decides the data, and nothing else: a worker need not know the method.
+_SETTINGS = (
+  'seed', 'dataset', 'dataset_option', 'silo_column', 'target_column', 'data_dir', 'test_fraction',
+  'min_examples', 'validation_fraction',
+)  # fmt: skip
+
+
+def load_dataset(
+  config: ExperimentConfig, dataset: datasets.FederatedDataset | None = None
+) -> datasets.FederatedDataset:
+  """Loads the configuration's data set, or takes the one given; holds out what is asked for.
+
+  Clients with fewer than `config.min_examples` training examples are left out first.
+
+  Raises:
+    ValueError, FileNotFoundError: see `datasets.load_dataset`.
+  """
+  least = config.min_examples
+  if dataset is None:
+    dataset = datasets.load_dataset(
+      config.dataset, seed=config.seed, data_dir=config.data_dir or None, **config.dataset_options
+    )
+    least = least or datasets.registry.find(config.dataset).min_examples
+  if least is not None:
+    dataset = dataset.with_at_least(least)
+  if config.validation_fraction and dataset.validation is None:
+    dataset = validation.hold_out(dataset, config.validation_fraction, seed=config.seed)
+  return dataset
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnPart:
+  """Loads some clients' training data in another process, which it is sent to.
+
+  Attributes:
+    settings: of the configuration, those that decide the data.
+    digests: by (first, last) client of a part, what tells its data from others.
+  """
+
+  settings: Mapping[str, Any]
+  digests: Mapping[tuple[int, int], str]
+
+  def __call__(self, first: int, last: int) -> Any:
+    """The clients from `first` to `last`: arrays, or a function from rows to arrays.
+
+    Raises:
+      ValueError: they are not what the driver has found.
+      FileNotFoundError: a file is not on this machine.
+    """
+    dataset = load_dataset(ExperimentConfig(**self.settings))
+    if _digest(dataset, first, last) != self.digests[first, last]:
+      raise ValueError(f'--dataset={dataset.name} is not what it is where the command was given')
+    if isinstance(dataset.train, datasets.ClientSource):
+      return functools.partial(_of_rows, dataset.train, first)
+    ids = np.arange(first, last)
+    return client_data(dataset.train.load(ids), ids)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainParts:
+  """Training data that the workers of a run load by themselves.
+
+  Attributes:
+    load: the loader of a worker's part.
+    form: some client's data [1, ...].
+    num_clients: K.
+    by_cohort: whether they are loaded round by round.
+  """
+
+  load: OwnPart
+  form: collections.OrderedDict
+  num_clients: int
+  by_cohort: bool
+
+
+def for_workers(
+  config: ExperimentConfig, dataset: datasets.FederatedDataset
+) -> tuple[datasets.FederatedDataset, TrainParts | None]:
+  """The data without the training examples that the workers of a run are to load.
+
+  Those of methods that are not federated, and fresh ones in every round, are not.
+
+  Args:
+    config: of the run.
+    dataset: from `load_dataset(config)`.
+
+  Returns:
+    The data, whose training examples are loaded again should somebody ask for them, and how the
+    workers load theirs; the data as they are and None if these are to be sent.
+  """
+  size = config.cohort_workers
+  if not size or not config.declaration.federated:
+    return dataset, None
+  train = dataset.train
+  if isinstance(train, datasets.ClientStream):
+    return dataset, None
+  given = {name: getattr(config, name) for name in _SETTINGS}
+  given = {name: value for name, value in given.items() if value is not None}
+  parts = [rows_lib.own(m, dataset.num_clients, size) for m in range(size)]
+  digests = {(p.start, p.stop): _digest(dataset, p.start, p.stop) for p in parts}
+  somebody = train.load(np.zeros([1], np.int32))
+  found = TrainParts(
+    load=OwnPart(settings=given, digests=digests), form=client_data(somebody),
+    num_clients=dataset.num_clients, by_cohort=isinstance(train, datasets.ClientSource),
+  )  # fmt: skip
+  if not found.by_cohort:
+    again = _Again(settings=given, somebody=somebody)
+    source = datasets.ClientSource(
+      num_examples=train.num_examples.copy(), max_examples=train.max_examples, read=again.read
+    )
+    dataset = dataclasses.replace(dataset, train=source)
+  return dataset, found
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Again:
+  """Reads clients' training examples from data that are loaded anew when they are needed."""
+
+  settings: Mapping[str, Any]
+  somebody: datasets.ClientExamples  # client 0, whose form is asked for
+  found: Any = None
+
+  def read(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+    examples = self.somebody
+    if client:
+      if self.found is None:
+        self.found = load_dataset(ExperimentConfig(**self.settings)).train
+      examples = self.found
+    size = examples.num_examples[client]
+    return examples.x[client, :size], examples.y[client, :size]
+
+
+def _of_rows(source: datasets.ClientSource, first: int, rows: np.ndarray) -> Any:
+  ids = first + np.asarray(rows)
+  return client_data(source.load(ids), ids)
+
+
+def _digest(dataset: datasets.FederatedDataset, first: int, last: int) -> str:
+  """SHA-256 of some clients' training data; of what is loaded by cohort, of the files read."""
+  train, digest = dataset.train, hashlib.sha256()
+  assert not isinstance(train, datasets.ClientStream)  # which is sent
+  said = [dataset.client_ids[first:last], sorted(dataset.checksums.items()), train.max_examples]
+  digest.update(repr(said).encode())
+  arrays = [train.num_examples]
+  if isinstance(train, datasets.ClientExamples):
+    arrays += [train.x, train.y]
+  for array in arrays:
+    own = np.ascontiguousarray(array[first:last])
+    digest.update(repr((own.dtype.str, own.shape)).encode())
+    digest.update(own.data.cast('B'))
+  return digest.hexdigest()
