@@ -44,6 +44,8 @@ def connected(address: str, *, workers: int, flag: str) -> Iterator[Any]:
   """
   os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
+  # Ray's own is 15, beside its driver: anything else that runs would hold the workers up.
+  os.environ.setdefault('RAY_worker_niceness', '0')
   try:
     import ray
   except ModuleNotFoundError as missing:
