@@ -2,6 +2,9 @@
 
 import sys
 
-from experiments.audits import command
+from experiments.running import startup
+
+with startup.quiet():  # what an attack is built of imports TensorFlow
+  from experiments.audits import command
 
 sys.exit(command.main(sys.argv))
