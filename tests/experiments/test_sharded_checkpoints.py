@@ -1,5 +1,7 @@
 """Checkpoints whose clients' states cohort workers write and read by themselves."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,6 @@ from experiments.config.experiment import ExperimentConfig
 from experiments.folder import checkpoints, files
 from experiments.folder.store import Store
 from experiments.running import runner
-from experiments.running.parts import Callback
 from runtime.hosts import ray_crew
 from runtime.hosts import runtime as hosts_runtime
 from tests.runtime import example_process as example
@@ -130,50 +131,47 @@ def test_other_attributes_are_refused_by_the_worker(tmp_path):
       )
 
 
-class Killed(BaseException):
-  """As SIGKILL: nothing is written after it."""
-
-
-class KillAfter(Callback):
-  def __init__(self, round_):
-    self._round = round_
-
-  def after_round(self, round_, metrics):
-    if round_ == self._round:
-      raise Killed
-
-
-SILOS = dict(
-  method='mr_mtl', dataset='exam', privacy='example', delta=1e-3, target_epsilon=4.0, rounds=4,
-  eval_every=0, checkpoint_every=2, device='cpu', noise_key='rehearsal',
+CLIENTS = dict(
+  method='ditto', dataset='digits', dataset_option=('num_clients=10',), privacy='client',
+  delta=1e-2, noise_multiplier=1.0, rounds=4, eval_every=0, checkpoint_every=2, device='cpu',
+  noise_key='rehearsal',
 )  # fmt: skip
 
 
-def run(workers, folder, **options):
-  config = ExperimentConfig(**SILOS, cohort_workers=workers, output_dir=str(folder), resume=True)
-  return runner.run(config, show_progress=False, **options)
+def run(workers, folder):
+  config = ExperimentConfig(**CLIENTS, cohort_workers=workers, output_dir=str(folder), resume=True)
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(ray_crew, 'connect', lambda address, size, **options: LocalCrew(size))
+    return runner.run(config, show_progress=False)
+
+
+@pytest.fixture(scope='module', name='plain')
+def _plain(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('plain') / 'run'
+  return run(2, folder), folder
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_with_other_workers_or_none(tmp_path, monkeypatch):
-  monkeypatch.setattr(
-    ray_crew, 'connect', lambda address, size, **options: LocalCrew(size, address or None)
-  )
-  plain = run(2, tmp_path / 'plain')
-  for later in (2, 3, None):
-    folder = tmp_path / str(later)
-    with pytest.raises(Killed):
-      run(2, folder, callbacks=[KillAfter(3)])
-    assert [p.name for p in (folder / 'checkpoints').glob('*.npz')] == ['round_00000002.npz']
-    assert len(list(folder.glob('checkpoints/*.shards/*.npz'))) == 2
-    found = run(later, folder)
-    compare = np.testing.assert_array_equal if later == 2 else example.assert_same
-    for one, other in zip(
-      tf.nest.flatten([plain.server_state, plain.client_states]),
-      tf.nest.flatten([found.server_state, found.client_states]),
-      strict=True,
-    ):
-      compare(one, other)
-    assert found.privacy['epsilon'] == plain.privacy['epsilon']
-    assert found.privacy['rounds'] == 4
-    assert not list(folder.rglob(files._TEMPORARY_PREFIX + '*'))
+@pytest.mark.parametrize('later', [2, 3, 0])
+def test_a_killed_run_goes_on_with_other_workers_or_none(plain, later, tmp_path):
+  """As after SIGKILL in round 3: the checkpoint of round 2, its shards, and a half-written one."""
+  expected, whole = plain
+  folder = shutil.copytree(whole, tmp_path / 'run')
+  (folder / 'checkpoints' / 'round_00000004.npz').unlink()
+  (folder / 'summary.json').unlink()
+  (folder / 'checkpoints' / f'{files._TEMPORARY_PREFIX}1-round_00000004.npz').write_bytes(b'PK')
+  assert [p.name for p in (folder / 'checkpoints').glob('round_*.npz')] == ['round_00000002.npz']
+  assert len(list(folder.glob('checkpoints/round_00000002.*/*.npz'))) == 2
+  found = run(later, folder)
+  compare = np.testing.assert_array_equal if later == 2 else example.assert_same
+  for one, other in zip(
+    tf.nest.flatten([expected.server_state, expected.client_states]),
+    tf.nest.flatten([found.server_state, found.client_states]),
+    strict=True,
+  ):
+    compare(one, other)
+  assert found.privacy['epsilon'] == expected.privacy['epsilon']
+  assert found.privacy['rounds'] == 4
+  assert not list(folder.rglob(files._TEMPORARY_PREFIX + '*'))
+  owners = len(list(folder.glob('checkpoints/round_00000004.*/*.npz')))
+  assert owners == later  # what was there before is gone, and in one process there are none
