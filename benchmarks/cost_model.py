@@ -1,4 +1,4 @@
-"""What a round over many hosts costs, fitted to the benchmark: `python -m benchmarks.cost_model`.
+"""What a round over many hosts costs, fitted to the measurements of the benchmark.
 
   ./fl python -m benchmarks.run --output=/tmp/scale --only=process_1,workers_1,workers_2,workers_4,\
 process_1_mlp,workers_1_mlp,workers_2_mlp,workers_4_mlp

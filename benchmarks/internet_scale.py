@@ -1,4 +1,4 @@
-"""What changes from a million clients to a billion: `python -m benchmarks.internet_scale`.
+"""What changes from a million clients to a billion: `./fl python -m benchmarks.internet_scale`.
 
 A simulation of cohorts alone, without training: how long a draw takes, how many clients have taken
 part after some rounds, how many of a cohort have a state from before, and what the same noise
