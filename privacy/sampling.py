@@ -16,6 +16,9 @@ import numpy as np
 from privacy.events import Adjacency
 from runtime import noise_key, random_streams
 
+_LISTED = 1_000_000  # from so many clients on a Poisson cohort is drawn without listing them
+_MOST = 2**31 - 1  # clients are numbered by 32 bits
+
 Root: TypeAlias = int | noise_key.NoiseKey
 
 
@@ -81,7 +84,10 @@ class CohortSampler(Protocol):
 class PoissonCohorts:
   """Each client takes part in each round independently, with the same rate.
 
-  A round may be empty; it still adds its noise and still counts.
+  A round may be empty; it still adds its noise and still counts. From a million clients on nobody
+  is listed: the size of a cohort is drawn, a binomial number, and then who they are, each set of
+  that size as likely as any other. That is the same distribution, in time and memory that go with
+  the cohort.
 
   Formal guarantee: a sum of records of norm at most C with noise of standard deviation z C is
   `PoissonSampled(rate, Gaussian(z))` where one client contributes nothing (zero-out), and
@@ -121,7 +127,10 @@ class PoissonCohorts:
 
   def sample(self, root: Root, round_number: int) -> np.ndarray:
     generator = _generator(root, round_number)
-    return np.flatnonzero(generator.random(self.population) < self.rate).astype(np.int32)
+    if self.population < _LISTED:
+      return np.flatnonzero(generator.random(self.population) < self.rate).astype(np.int32)
+    size = int(generator.binomial(self.population, self.rate))
+    return _distinct(generator, self.population, size)
 
   def event(
     self, noise_multiplier: float, adjacency: Adjacency | None = None
@@ -177,9 +186,7 @@ class FixedSizeCohorts:
     )
 
   def sample(self, root: Root, round_number: int) -> np.ndarray:
-    generator = _generator(root, round_number)
-    cohort = generator.choice(self.population, size=self.size, replace=False, shuffle=False)
-    return np.sort(cohort).astype(np.int32)
+    return _distinct(_generator(root, round_number), self.population, self.size)
 
   def event(
     self, noise_multiplier: float, adjacency: Adjacency | None = None
@@ -251,9 +258,17 @@ def gaussian(
   return dp_accounting.GaussianDpEvent(float(noise_multiplier) / adjacency.sensitivity)
 
 
+def _distinct(generator: np.random.Generator, population: int, size: int) -> np.ndarray:
+  """Sorted int32 [size]: a uniformly random set of clients. None is listed where they are few."""
+  chosen = generator.choice(population, size=size, replace=False, shuffle=False)
+  return np.sort(chosen).astype(np.int32)
+
+
 def _check_population(population: int):
   if not math.isfinite(population) or population != int(population) or population < 1:
     raise ValueError(f'number of clients must be a positive whole number, got {population}.')
+  if population > _MOST:
+    raise ValueError(f'number of clients must be at most {_MOST}, got {population}.')
 
 
 def _generator(root: Root, round_number: int) -> np.random.Generator:

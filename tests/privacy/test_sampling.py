@@ -1,5 +1,7 @@
 """Samplers: reproducible, of the claimed rate, and Poisson where they say so."""
 
+import tracemalloc
+
 import dp_accounting
 import numpy as np
 import pytest
@@ -53,6 +55,55 @@ def test_poisson_sampler_is_poisson():
   membership = _membership(sampling.PoissonCohorts(POPULATION, RATE))
   for name, p_value in _poisson_p_values(membership, RATE).items():
     assert p_value > 1e-3, name
+
+
+def test_populations_that_are_not_listed_are_drawn_from_the_same_distribution(monkeypatch):
+  monkeypatch.setattr(sampling, '_LISTED', 0)
+  membership = _membership(sampling.PoissonCohorts(POPULATION, RATE))
+  for name, p_value in _poisson_p_values(membership, RATE).items():
+    assert p_value > 1e-3, name
+  few = _membership(sampling.PoissonCohorts(4, 0.3), rounds=20_000)
+  # Every set of clients as often as four independent coins have it.
+  codes, sizes = few @ (1 << np.arange(4)), few.sum(axis=1)
+  expected = [20_000 * 0.3 ** bin(c).count('1') * 0.7 ** (4 - bin(c).count('1')) for c in range(16)]
+  assert stats.chisquare(np.bincount(codes, minlength=16), expected).pvalue > 1e-3
+  # The sizes of a fixed sampler, and those of independent draws with repetition, are told apart.
+  assert len(np.unique(sizes)) == 5
+
+
+@pytest.mark.parametrize(
+  'broken',
+  [
+    lambda generator, population, rate: round(population * rate),  # always the expected size
+    lambda generator, population, rate: generator.poisson(population * rate),  # another variance
+  ],
+)
+def test_cohorts_of_another_size_are_rejected(monkeypatch, broken):
+  rate = 0.3  # a Poisson number has a variance that is 1 / 0.7 of the binomial's
+
+  def sample(self, root, round_number):
+    generator = sampling._generator(root, round_number)
+    size = min(int(broken(generator, self.population, self.rate)), self.population)
+    return sampling._distinct(generator, self.population, size)
+
+  monkeypatch.setattr(sampling.PoissonCohorts, 'sample', sample)
+  membership = _membership(sampling.PoissonCohorts(POPULATION, rate))
+  assert _poisson_p_values(membership, rate)['sizes'] < 1e-6
+
+
+def test_a_hundred_million_clients_are_not_listed():
+  sampler = sampling.PoissonCohorts(10**8, 1e-5)
+  tracemalloc.start()
+  cohorts = [sampler.sample(3, r) for r in range(200)]
+  peak = tracemalloc.get_traced_memory()[1]
+  tracemalloc.stop()
+  assert peak < 5e6  # of which the cohorts are 0.8 MB
+  sizes = np.array([len(c) for c in cohorts])
+  assert abs(sizes.mean() - 1000) < 5 * np.sqrt(1000 / 200)
+  everyone = np.concatenate(cohorts)
+  assert stats.kstest(everyone / 1e8, 'uniform').pvalue > 1e-3
+  assert all(c.dtype == np.int32 and (np.diff(c) > 0).all() for c in cohorts)
+  np.testing.assert_array_equal(cohorts[7], sampler.sample(3, 7))
 
 
 def test_shuffling_is_rejected_by_the_same_test():
@@ -110,6 +161,8 @@ def test_samples_are_sorted_int32_and_keyed_by_seed_and_round(sampler):
 def test_golden_cohorts():
   """The cohorts are part of a run's identity: they must not change."""
   np.testing.assert_array_equal(sampling.PoissonCohorts(20, 0.2).sample(0, 0), [0, 12, 14, 15])
+  many = sampling.PoissonCohorts(10**6, 4e-6)
+  np.testing.assert_array_equal(many.sample(0, 0), [268196, 800342])
   np.testing.assert_array_equal(sampling.FixedSizeCohorts(20, 4).sample(0, 0), [2, 5, 15, 16])
 
 
