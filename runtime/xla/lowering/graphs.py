@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from runtime.xla import exact_division
 from runtime.xla.lowering import (
-  conv_ops,
   data_ops,
   datasets,
   interpreter,
@@ -21,7 +20,7 @@ from runtime.xla.lowering import (
 # What XLA cannot take as it is.
 _LOWERED = {**data_ops.HANDLERS, **random_ops.HANDLERS, **variable_ops.HANDLERS}
 # How ops are written anew; all others are taken as they are.
-HANDLERS = {**interpreter.HANDLERS, **shape_ops.HANDLERS, **conv_ops.HANDLERS, **_LOWERED}
+HANDLERS = {**interpreter.HANDLERS, **shape_ops.HANDLERS, **_LOWERED}
 
 
 def ops_of(graph_def: Any) -> set[str]:
