@@ -114,7 +114,7 @@ def test_private_tuning_and_its_resume(tmp_path, monkeypatch, capsys):
   assert run(*flags, f'--output_dir={tmp_path}/a') == 0
   _, summary, privacy = load(tmp_path / 'a')
   assert privacy['epsilon'] == pytest.approx(8, rel=1e-4) and privacy['epsilon'] <= 8
-  assert 'scores with noise multiplier 2' in privacy['mechanism']
+  assert 'scores with noise multiplier 0.515606' in privacy['mechanism']
   assert 'gamma 0.4' in privacy['mechanism'] and 'shared round by round' in privacy['mechanism']
   assert 'looking at results are not accounted for' not in privacy['statement']
   assert privacy['pld_epsilon'] is None
