@@ -104,12 +104,13 @@ class Records:
     and `record_bytes`, the size of a slot.
 
     It counts as kept from now on, and what was given before the last one as dropped: keep it before
-    the next record is written.
+    the next record is written. Where none was written since the last one, it is that one again, and
+    what was given before that one stays.
     """
-    if self._file is not None:
-      os.fsync(self._file)
-    self._free += self._retired_before
-    self._retired_before, self._retired, self._unpinned = self._retired, [], set()
+    if self._unpinned:
+      os.fsync(self._opened())
+      self._free += self._retired_before
+      self._retired_before, self._retired, self._unpinned = self._retired, [], set()
     clients = np.flatnonzero(self._slots)
     return collections.OrderedDict(
       clients=clients,

@@ -55,6 +55,23 @@ def test_both_kept_snapshots_stay_as_they_were_whatever_is_written(tmp_path):
   assert (tmp_path / 'states').stat().st_size <= 3 * 12 * sum(SIZES)
 
 
+def test_a_snapshot_again_takes_the_place_of_the_last_one_only(tmp_path):
+  """As where a run that goes on is stopped before its first round, and goes on again."""
+  store, clients, kept = records(tmp_path), list(range(12)), []
+  for value in (1, 2):
+    write(store, clients, value)
+    kept.append(store.snapshot())
+  for _ in range(2):
+    store = records(tmp_path)
+    store.restore(kept[1])
+    kept[1] = store.snapshot()
+  write(store, clients, 3)
+  for value, snapshot in enumerate(kept, 1):
+    other = records(tmp_path)
+    other.restore(snapshot)
+    assert set(content(other).values()) == {value}
+
+
 def test_a_store_that_writes_over_what_a_snapshot_has_is_found(tmp_path, monkeypatch):
   """The broken twin: every client keeps its slot."""
   monkeypatch.setattr(
