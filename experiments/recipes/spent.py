@@ -11,19 +11,23 @@ from privacy import ledger
 
 
 def together(runs: Sequence[pathlib.Path]) -> list[str]:
-  """A sentence for each kind of data that several private runs share.
+  """A sentence for each kind of data, unit and relation that several private runs share.
 
   Runs which cut the same data into other silos (by another seed) are composed for an example that
-  may be in any silo of each; into other clients, they have no common guarantee.
+  may be in any silo of each; into other clients, they have no common guarantee. Those with the
+  noise of a hypothetical deployment protect nobody, and are counted by themselves.
 
   Args:
     runs: folders of finished runs.
   """
   loaded: dict[tuple, datasets.FederatedDataset] = {}
   claims: dict[tuple[str, ...], list[ledger.Claim]] = {}
+  num_hypothetical = 0
   for folder in runs:
     record = json.loads((folder / 'privacy.json').read_text())
-    if record['private']:
+    if record['private'] and record.get('condition'):
+      num_hypothetical += 1
+    elif record['private']:
       config = ExperimentConfig.from_json(
         json.loads((folder / 'config.json').read_text())['config']
       )
@@ -36,8 +40,13 @@ def together(runs: Sequence[pathlib.Path]) -> list[str]:
       dataset = build.prepared(config, loaded[data])
       plan = plans.build_plan(config, dataset)
       claim = spending.claim_of(config, dataset, plan, record['rounds'], run=str(folder))
-      claims.setdefault((*claim.data, claim.unit), []).append(claim)
-  return [_in_words(same) for same in claims.values() if len(same) > 1]
+      claims.setdefault((*claim.data, claim.unit, claim.relation), []).append(claim)
+  told = [_in_words(same) for same in claims.values() if len(same) > 1]
+  if num_hypothetical:
+    told.append(
+      f'With the noise of a hypothetical deployment, for nobody here: {num_hypothetical}.'
+    )
+  return told
 
 
 def _in_words(claims: list[ledger.Claim]) -> str:
@@ -49,4 +58,7 @@ def _in_words(claims: list[ledger.Claim]) -> str:
       f'{len(claims)} runs that cut the same data into different clients: released together they '
       'have no common guarantee.'
     )
-  return f'All that is released, were each noise key a secret of its own: {ledger.compose(claims)}.'
+  return (
+    f'All that is released, were each noise key a secret of its own: {ledger.compose(claims)}. '
+    f'Unit: {claims[0].unit}. Adjacency: {claims[0].relation}.'
+  )

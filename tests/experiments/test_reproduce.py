@@ -12,7 +12,7 @@ from datasets import sources
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
 from experiments.folder.metrics import MetricTable
-from experiments.recipes import claims, recipes, reproduce
+from experiments.recipes import claims, recipes, reproduce, spent
 from experiments.recipes import page as recipe_page
 from experiments.recipes.recipes import Comparison, Recipe, Selector, Value
 from experiments.running import interruption
@@ -294,14 +294,37 @@ def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   assert 'none, Table 0' in page and 'make reproduce RECIPE=tiny' in page and '4 runs' in page
   assert '| privacy | epsilon 4, 8 at delta 0.001. Each single example of a silo' in page
   assert 'Adjacency: zero-out' in page and 'choosing between runs is not accounted for' in page
-  [spent] = json.loads((output / 'spent.json').read_text())['together']
-  assert f'| privacy of all runs | {spent} |' in page
-  assert spent.startswith('All that is released, were each noise key a secret of its own: epsilon')
+  [told] = json.loads((output / 'spent.json').read_text())['together']
+  assert f'| privacy of all runs | {told} |' in page
+  assert told.startswith('All that is released, were each noise key a secret of its own: epsilon')
+  assert told.endswith('Unit: example. Adjacency: zero-out.')
   assert '| epsilon | mr_mtl |' in page and '\n| 8 | ' in page
   assert (tmp_path / 'pages' / 'images' / 'tiny_lambda.png').exists()
   before = json.loads((output / 'time.json').read_text())['seconds']
   assert reproduce.main(command) == reproduce.EXIT_OFF  # nothing is left to run
   assert json.loads((output / 'time.json').read_text())['seconds'] < 1.5 * before
+
+
+def test_what_all_runs_spend_is_told_by_relation(tmp_path):
+  """Cohorts of a fixed size have no common epsilon with Poisson samples."""
+  deployment = dict(hypothetical_deployment=True, noise_cohort_size=1000, noise_population=10**6)
+  kinds = [{}, {}, *[{'cohort_sampling': 'fixed'}] * 2, deployment]
+  folders = [tmp_path / str(number) for number in range(len(kinds))]
+  for folder, kind in zip(folders, kinds, strict=True):
+    config = ExperimentConfig(
+      dataset='digits', privacy='client', delta=1e-3, noise_multiplier=4.0, clients_per_round=10,
+      rounds=2, **kind,
+    )  # fmt: skip
+    folder.mkdir()
+    files.write_json(folder / 'config.json', {'config': config.to_json()})
+    condition = 'a hypothetical deployment' if kind == deployment else ''
+    files.write_json(
+      folder / 'privacy.json', {'private': True, 'rounds': 2, 'condition': condition}
+    )
+  zero_out, replace, nobody = spent.together(folders)
+  assert '2 runs together' in zero_out and zero_out.endswith('Unit: client. Adjacency: zero-out.')
+  assert '2 runs together' in replace and replace.endswith('Adjacency: replace-one.')
+  assert nobody == 'With the noise of a hypothetical deployment, for nobody here: 1.'
 
 
 def test_a_page_says_who_is_not_protected(tmp_path):
