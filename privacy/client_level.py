@@ -127,6 +127,11 @@ class ClientLevelPrivacy:
   unit = 'client'
 
   @property
+  def condition(self) -> str:
+    """Whose the guarantee is, where it is not that of the clients who are here."""
+    return ''
+
+  @property
   def adjacencies(self) -> tuple[Adjacency, ...]:
     """The neighbouring relations under which epsilon is known; the first is the headline's."""
     return self.cohorts.adjacencies

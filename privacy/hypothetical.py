@@ -53,6 +53,13 @@ class HypotheticalDeployment(client_level.ClientLevelPrivacy):
       )
 
   @property
+  def condition(self) -> str:
+    return (
+      f'a hypothetical deployment with {self.deployed.expected_size:.6g} of '
+      f'{self.deployed.population} clients in a round, not of this simulation'
+    )
+
+  @property
   def scale(self) -> float:
     """C / D, by which the deployment's noise multiplier is multiplied."""
     return self.cohorts.expected_size / self.deployed.expected_size
@@ -97,18 +104,14 @@ class HypotheticalDeployment(client_level.ClientLevelPrivacy):
     self, rounds: int, *, preprocessing: Sequence[str] = (), notes: Sequence[str] = ()
   ) -> statement_lib.PrivacyStatement:
     """What these rounds would guarantee in the deployment; arguments as for the base class."""
-    whose = (
-      f'a hypothetical deployment with {self.deployed.expected_size:.6g} of '
-      f'{self.deployed.population} clients in a round, not of this simulation'
-    )
     own = accounting.loss(  # by Renyi, whose bound is quick where there is next to no noise
       self.simulated.event(rounds), self.delta, self.simulated.adjacencies[0], accountant='renyi'
     )
     told = self.of_deployment.statement(rounds, preprocessing=preprocessing, notes=notes)
     return dataclasses.replace(
       told,
-      condition=whose,
-      protected=f'Each client of {whose}, with all of its examples.',
+      condition=self.condition,
+      protected=f'Each client of {self.condition}, with all of its examples.',
       mechanism=(
         f'{told.mechanism} Simulated with {self.cohorts.expected_size:.6g} clients in a round: '
         f'their sum gets {self.scale:.6g} of that noise, so that the mean is as noisy.'

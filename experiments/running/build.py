@@ -72,6 +72,8 @@ class Experiment:
   def title(self) -> str:
     """One line for a figure."""
     protected = f', {self.config.privacy}-level privacy' if self.private else ''
+    if self.config.hypothetical_deployment:
+      protected = ', noise and epsilon of a hypothetical deployment'
     return f'{self.config.declaration.title} on {self.dataset.name}{protected}'
 
   @property
@@ -133,6 +135,7 @@ class Experiment:
       'private': self.private and math.isfinite(loss.epsilon),
       'unit': self.plan.unit,
       'adjacency': self.plan.adjacency,
+      'condition': getattr(self.plan, 'condition', ''),
       'rounds': rounds,
       'epsilon': loss.epsilon,
       'delta': loss.delta,

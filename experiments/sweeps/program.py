@@ -190,10 +190,11 @@ def with_sweep(
   loss = plan.loss_of_runs(rounds, sweep.runs)
   epsilon = loss.epsilon if math.isfinite(loss.epsilon) else None
   together = {'runs': sweep.runs, 'epsilon': epsilon, 'delta': loss.delta}
+  whose = f' of {privacy["condition"]}' if privacy.get('condition') else ''
   sentence = (
     f'This is one of {sweep.runs} runs of a sweep on the same data, and the guarantee is that of '
     'this run alone. All of them together, each with the guarantee of this one: epsilon = '
-    f'{loss.epsilon:.4g} at delta = {loss.delta:g} ({loss.accountant}).'
+    f'{loss.epsilon:.4g} at delta = {loss.delta:g}{whose} ({loss.accountant}).'
   )
   records: dict[str, Any] = {'sweep': {**together, 'text': sentence}}
   if sweep.settings > 1:

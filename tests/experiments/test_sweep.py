@@ -491,5 +491,7 @@ def test_a_sweep_of_seeds_says_what_all_runs_cost_together():
       'statement'
     ]
   )
+  elsewhere = sweep_program.with_sweep({**privacy, 'condition': 'a deployment'}, seeds, plan, 10)
+  assert 'at delta = 0.001 of a deployment (' in elsewhere['statement']
   alone = sweep_program.Sweep(settings=1, runs=1)
   assert sweep_program.with_sweep(privacy, alone, plan, 10) == privacy
