@@ -301,6 +301,9 @@ def _made(target: pathlib.Path) -> Iterator[pathlib.Path]:
   new = pathlib.Path(tempfile.mkdtemp(prefix='.writing-', dir=target.parent))
   try:
     yield new
+    for file in new.iterdir():  # what a power cut leaves is whole, or is not there
+      with open(file, 'rb') as written:
+        os.fsync(written.fileno())
     with contextlib.suppress(FileExistsError, OSError):  # another process was as fast
       os.rename(new, target)
     if not target.exists():
@@ -329,6 +332,7 @@ def _convert(
   x: Any = None
   y = _room(new / 'y', np.int32 if task == 'classification' else np.float32, (int(sizes.sum()),))
   filled = np.cumsum(sizes) - sizes  # the next free row of each block
+  known = np.array(names)
   for batch in _batches(table, [client_column, target, *chosen]):
     rows = _numbers(batch, chosen)
     if x is None:
@@ -336,7 +340,7 @@ def _convert(
       x = _room(new / 'x', dtype, (int(sizes.sum()), width))
     if rows.shape[1] != width:
       raise ValueError(f'the lists of {", ".join(map(repr, chosen))} differ in length.')
-    clients = _codes(batch.column(client_column), names)
+    clients = _codes(batch.column(client_column), known)
     order = np.argsort(clients, kind='stable')
     own, first, count = np.unique(clients[order], return_index=True, return_counts=True)
     where = np.repeat(filled[own] - first, count) + np.arange(len(order))
@@ -420,10 +424,10 @@ def _text(column: 'pa.Array') -> 'pa.Array':
   return column.cast(pa.string())
 
 
-def _codes(column: 'pa.Array', names: Sequence[str]) -> np.ndarray:
+def _codes(column: 'pa.Array', names: np.ndarray) -> np.ndarray:
   """The numbers of the clients of some rows."""
   unique = _text(column).dictionary_encode()
-  numbers = np.searchsorted(np.array(names), np.array(unique.dictionary.to_pylist()))
+  numbers = np.searchsorted(names, np.array(unique.dictionary.to_pylist()))
   return numbers[unique.indices.to_numpy()]
 
 
