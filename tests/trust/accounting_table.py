@@ -54,6 +54,9 @@ of 32 or the whole silo, 200 rounds of one epoch, delta 1e-3.
 noniid_mnist: 2,000 clients, 500 rounds, delta 1e-4, Poisson cohorts: the budgets of the FeO2
 paper at their rates.
 
+What is printed is rounded up to four digits. `./fl audit` attacks a configuration
+and gives a lower bound from the other side.
+
 # Newer versions of dp-accounting
 
 TFF asks for dp-accounting 0.4.3. Version 0.6.0, tried in an environment of its own, changes no
@@ -65,9 +68,6 @@ as an event, no mu-GDP and no attacker's success: `privacy/attack.py` and `priva
 stay. What it adds, zCDP as an event and a tight bound for truncated Poisson batches (arXiv
 2508.15089; for the row above 3.628 by its loss distributions, where ours, which pays for the cut
 with delta, has 3.899), is no reason to take it against TFF's word.
-
-What is printed is rounded up to four digits. `./fl audit` attacks a configuration
-and gives a lower bound from the other side.
 """
 
 
