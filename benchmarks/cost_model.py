@@ -8,7 +8,7 @@ A round of n hosts, each of which trains c clients and sends totals of B bytes, 
 
   t(n) = s c a  +  L  +  n (m + b B)
 
-`a` is a client's computation on one core, measured in one process on all of them; the fit gives
+`a` is a client's computation on one core, measured in one process on one; the fit gives
 `s`, by how much workers are slower at it, `L`, what a round takes whatever is in it, `m`, the
 driver's work for one more host, and `b`, its work for one more byte of it, all at least 0. Hosts
 compute side by side; the driver sends to, hears from and adds up one after the other, so that
@@ -116,7 +116,7 @@ def measured(results: Mapping[str, Mapping[str, Any]], cpus: int) -> list[Measur
     cases.append(
       Measured(
         workers=workers,
-        compute=alone['seconds_per_round'] * cpus * max(1.0, workers / cpus),
+        compute=alone['seconds_per_round'] * max(1.0, workers / cpus),
         bytes=1e3 * (result['kilobytes_sent'] + result['kilobytes_received']),
         seconds=result['seconds_per_round'],
       )

@@ -12,7 +12,7 @@ TRUE = cost_model.CostModel(slowdown=1.2, round=0.01, host=0.002, byte=3e-9, err
 def _results(cpus=2):
   results = {}
   for model, compute, size in (('', 0.2, 6e4), ('_mlp', 0.5, 1.5e7)):
-    results[f'process_1{model}'] = {'seconds_per_round': compute / cpus}
+    results[f'process_1{model}'] = {'seconds_per_round': compute}
     results[f'process_2{model}'] = {'seconds_per_round': compute}
     for workers in (1, 2, 4):
       seconds = TRUE.seconds(workers, compute * max(1, workers / cpus), size)
