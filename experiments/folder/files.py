@@ -17,6 +17,10 @@ class WriteError(OSError):
 
   def __init__(self, path: pathlib.Path, cause: OSError):
     super().__init__(f'cannot write {path}: {cause.strerror or cause}')
+    self._given = path, cause
+
+  def __reduce__(self):  # OSError's would make it of its message alone
+    return type(self), self._given
 
 
 def write_atomically(path: pathlib.Path, content: bytes) -> None:

@@ -3,6 +3,8 @@
 import collections
 import io
 import os
+import pathlib
+import pickle
 import re
 import tracemalloc
 
@@ -46,6 +48,12 @@ def save(folder, rounds):
   return checkpoints.save(
     folder, checkpoints.Checkpoint(rounds=rounds, arrays=arrays, facts={'num_rows': 7})
   )
+
+
+def test_a_cohort_workers_full_disk_is_told_in_the_commands_process():
+  error = files.WriteError(pathlib.Path('folder/shard'), OSError(28, 'No space left on device'))
+  again = pickle.loads(pickle.dumps(error))
+  assert type(again) is files.WriteError and str(again) == str(error)
 
 
 def test_a_checkpoint_gives_the_same_back(tmp_path):
