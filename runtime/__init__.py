@@ -70,9 +70,9 @@ NAMES = ('xla', 'native')
 
 # By default XLA's minimum of NaN and a number is the number, on a CPU. It reads its flags when it
 # first compiles something.
-_FLAG = 'xla_cpu_enable_fast_min_max'
-if _FLAG not in os.environ.get('XLA_FLAGS', ''):
-  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} --{_FLAG}=false'.strip()
+_FLAG, _flags = 'xla_cpu_enable_fast_min_max', os.environ.get('XLA_FLAGS', '').strip()
+if _FLAG not in _flags and _flags[:1] in ('', '-'):  # else the name of a file with the user's flags
+  os.environ['XLA_FLAGS'] = f'{_flags} --{_FLAG}=false'.strip()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,6 @@
 """Several devices, as logical CPUs in a process of their own; the default block."""
 
+import os
 import subprocess
 import sys
 
@@ -62,6 +63,25 @@ def test_clients_are_split_over_devices():
     [sys.executable, '-c', PROGRAM], capture_output=True, text=True, timeout=600, check=False
   )
   assert 'agreed' in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+  'before, after',
+  [
+    (None, '--xla_cpu_enable_fast_min_max=false'),
+    ('--xla_a=1', '--xla_a=1 --xla_cpu_enable_fast_min_max=false'),
+    ('--xla_cpu_enable_fast_min_max=true', '--xla_cpu_enable_fast_min_max=true'),
+    ('/folder/flags', '/folder/flags'),  # a file with them
+  ],
+)
+def test_the_users_flags_of_xla_stay(before, after):
+  environment = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
+  environment |= {} if before is None else {'XLA_FLAGS': before}
+  program = "import os, runtime; print(os.environ['XLA_FLAGS'])"
+  found = subprocess.run(
+    [sys.executable, '-c', program], capture_output=True, text=True, env=environment, check=True
+  )
+  assert found.stdout.strip() == after
 
 
 def test_default_block(monkeypatch):
