@@ -106,7 +106,8 @@ class XlaContext(tff.framework.SyncContext):
       client_ids: which clients; by default all.
 
     Raises:
-      ValueError: there are no clients, or elements of a component differ in rank.
+      ValueError: there are no clients, their data sets have no end, or elements of a component
+        differ in rank.
       UnsupportedComputationError: elements are not numbers.
       MemoryError: they do not fit on the device.
     """

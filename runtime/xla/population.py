@@ -42,6 +42,8 @@ class Population:
         f'Elements of type {self.type.element} cannot be placed: numbers are expected.'
         ' Preprocess strings to numbers first.'
       )
+    if self.dataset(0).cardinality() == tf.data.INFINITE_CARDINALITY:  # one program makes all
+      raise ValueError('data sets without an end cannot be placed: give them one with take().')
     read = sequences.reader_of_clients(self.type, client_data)
     arrays = [read(name) for name in self.client_ids]
     form = sequences.form_of(self.type, arrays)

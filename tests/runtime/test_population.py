@@ -88,6 +88,12 @@ def test_slices(population):
   assert some.client_ids == ['d', 'a'] and some.leaves[0].shape[0] == 2
 
 
+def test_data_sets_without_an_end_are_refused():
+  endless = client_data().preprocess(lambda dataset: dataset.repeat())
+  with pytest.raises(ValueError, match='without an end'):
+    runtime.XlaContext().place(endless)
+
+
 def test_nonsense_is_refused(population):
   with pytest.raises(ValueError, match='rows from 0 to 4: there are 4 clients'):
     population[[0, 4]]
