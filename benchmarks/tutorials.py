@@ -336,6 +336,13 @@ def _leaves(value: Any) -> list[np.ndarray]:
   return [np.asarray(value, np.float64)]
 
 
+def _difference(a: np.ndarray, b: np.ndarray) -> float:
+  """The largest; NaN or infinite where one has a NaN or infinity and the other has not."""
+  with np.errstate(invalid='ignore'):
+    each = np.abs(a - b) / np.maximum(1, np.minimum(np.abs(a), np.abs(b)))
+  return float(np.max(np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, each), initial=0))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
   """One tutorial on both runtimes.
@@ -379,9 +386,7 @@ def compare(program: Program, native: Any, rounds: int = ROUNDS) -> Comparison:
         times[index].append(time.perf_counter() - start)
       found.append(_leaves(result))
     for a, b in zip(*found, strict=True):
-      difference = max(
-        difference, float(np.max(np.abs(a - b) / np.maximum(1, np.abs(a)), initial=0))
-      )
+      difference = float(np.maximum(difference, _difference(a, b)))  # NaN stays
   parts = ours.explain(program.computation)
   slow = sorted({f'{p.place}: {p.how}' for p in parts.parts if p.how != 'compiled'})
   how = 'all' if parts.is_compiled else 'all but ' + ', '.join(slow)
