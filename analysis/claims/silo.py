@@ -1,4 +1,7 @@
-"""Cross-silo: mean estimation, own lambdas, what a selection and a private choice cost."""
+"""Cross-silo: mean estimation, own lambdas, what a selection and a private choice cost.
+
+Long because every claim's two sides stand beside one another here.
+"""
 
 import dataclasses
 import functools

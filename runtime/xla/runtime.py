@@ -122,7 +122,8 @@ class XlaRuntime(interface.Runtime):
 
   def _round(self, computation, parts, states, data, rows, settings):
     run = self.context.executable(computation, settings=settings, updated=(1, 1))
-    server, _, metrics = run(parts, self._cohort(rows, states, data, settings)[0])
+    cohort, _ = _cohort(rows, states, data, settings, self.context.devices)
+    server, _, metrics = run(parts, cohort)
     return server, metrics
 
   def _settings_at_once(self, parameter, rows) -> int:
@@ -155,32 +156,13 @@ class XlaRuntime(interface.Runtime):
     )
     run = self.context.executable(computation, settings=settings)
     parts = self._parts(parameter, server_state, states, data, settings)
-    cohort, order = self._cohort(every, states, data, settings)
+    cohort, order = _cohort(every, states, data, settings, self.context.devices)
     (values,) = run(parts, cohort)
     each = len(every[0][0])
     shape = [each] if settings is None else [settings, each]
     back = np.argsort(order)
     leaves = [np.asarray(v)[back].reshape(*shape, *v.shape[1:]) for v in values]
     return trees.container(computation.type_signature.result.member, iter(leaves))
-
-  def _cohort(self, rows, states, data, settings) -> tuple[executable.Cohort, np.ndarray]:
-    """Who takes part, in the order of their work; and that order, of the positions in `rows`."""
-    shares = len(self.context.devices) if settings is None else 1  # a device gets whole settings
-    orders, first = [], 0
-    for _, own in rows:
-      orders.append(first + interface.by_work(data.work, own, shares))
-      first += len(own)
-    order = np.concatenate(orders)
-    ids = None
-    if settings is not None:
-      ids = np.concatenate([np.full(len(s), i, np.int32) for i, (s, _) in enumerate(rows)])
-    cohort = executable.Cohort(
-      rows=[np.concatenate(of_part)[order] for of_part in zip(*rows, strict=True)],
-      settings=ids,
-      count=len(order),
-      limit=states.num_clients or data.num_rows * (settings or 1),
-    )
-    return cohort, order
 
   def _parts(self, parameter, server_state, states, data, settings):
     program_types = [program.placed_parts(t) for t in parameter]
@@ -241,3 +223,23 @@ def stack_leaves(type_: tff.Type, tree: Any, what: str) -> list[Any]:
         f' {tf.as_dtype(leaf_type.dtype).name} is expected.'
       )
   return leaves
+
+
+def _cohort(rows, states, data, settings, devices) -> tuple[executable.Cohort, np.ndarray]:
+  """Who takes part, in the order of their work; and that order, of the positions in `rows`."""
+  shares = len(devices) if settings is None else 1  # a device gets whole settings
+  orders, first = [], 0
+  for _, own in rows:
+    orders.append(first + interface.by_work(data.work, own, shares))
+    first += len(own)
+  order = np.concatenate(orders)
+  ids = None
+  if settings is not None:
+    ids = np.concatenate([np.full(len(s), i, np.int32) for i, (s, _) in enumerate(rows)])
+  cohort = executable.Cohort(
+    rows=[np.concatenate(of_part)[order] for of_part in zip(*rows, strict=True)],
+    settings=ids,
+    count=len(order),
+    limit=states.num_clients or data.num_rows * (settings or 1),
+  )
+  return cohort, order
