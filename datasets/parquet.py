@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets import federated, files, stored_clients
-from runtime import random_streams
 
 if TYPE_CHECKING:
   import pyarrow as pa
@@ -161,6 +160,8 @@ def _federation(
   num_test = np.clip(np.round(test_fraction * sizes), 1, sizes - 1).astype(np.int64)
   # The rows of a block are in random order: neighbours are a random sample, and so is
   # who comes after any start.
+  from runtime import random_streams  # with TensorFlow, which naming a data set need not wait for
+
   starts = random_streams.host_generator(seed, random_streams.Stream.SPLIT).integers(0, sizes)
   x = stored_clients.RowFile(arrays / 'x', shape, dtype)
   y = stored_clients.RowFile(arrays / 'y', (), task.label_dtype)
@@ -496,6 +497,8 @@ def _room(path: pathlib.Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
 def _shuffle(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> None:
   """Brings the rows of each block into a random order, the same for the same sizes."""
   ends = np.cumsum(sizes)
+  from runtime import random_streams  # with TensorFlow, which naming a data set need not wait for
+
   generator = random_streams.host_generator(0, random_streams.Stream.SPLIT)
   first = 0
   while first < len(sizes):

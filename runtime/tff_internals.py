@@ -10,8 +10,14 @@ All else comes from public names: `tff`, `tff.framework`, `tff.types`, `tff.stru
     runtime, with secure sums as the sums that they equal (`native`).
 *   `tensorflow_computation.transform_args`, `transform_result`: what TFF's own contexts do to
     arguments and results (`native`).
+
+TFF's default runtime, which TFF makes when it is imported, ends before the program does: when
+it is finalised it looks for modules that may be gone by then, and an error would be printed.
 """
 
+import atexit
+
+import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2 as computation_pb2
 from tensorflow_federated.python.core.backends.native import compiler as native_compiler
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
@@ -27,3 +33,13 @@ __all__ = [
   'tensorflow_computation',
   'test_compiler',
 ]
+
+
+class _Ended(tff.framework.SyncContext):
+  """In the place of TFF's default runtime."""
+
+  def invoke(self, comp, arg):
+    raise RuntimeError('The program is ending: TFF has no runtime any more.')
+
+
+atexit.register(lambda: tff.framework.set_default_context(_Ended()))
