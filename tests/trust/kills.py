@@ -236,3 +236,5 @@ def main(name: str, kills: int, folder: pathlib.Path) -> None:
 
 if __name__ == '__main__':
   main(sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3]))
+  sys.stdout.flush()
+  os._exit(0)  # TensorFlow's threads may end a process that forked with an abort.
