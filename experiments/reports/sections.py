@@ -65,7 +65,7 @@ def overview(data: ReportData) -> Overview:
     row = [value_of(run.config, name) for name in data.columns]
     row += [str(len(members)), f'{rounds}' if rounds == run.config.rounds else
             f'{rounds} of {run.config.rounds}']  # fmt: skip
-    whose = ' of a hypothetical deployment' * run.config.hypothetical_deployment
+    whose = ' of a hypothetical deployment' * bool(run.config.hypothetical_deployment)
     row += [show(data.epsilon(run)) + whose, text(data.delta(run))]
     row += [_score(found[label, m]) if (label, m) in found else '' for m in metrics]
     rows.append(row)
