@@ -204,7 +204,9 @@ def _silo_noise(
     return accounting.loss(event, delta, accountant=accountant).epsilon
 
   alone = epsilon_of(dp_accounting.NoOpDpEvent())
-  if alone > target_epsilon:
+  # Scores of held-out examples may spend all of it: nothing is taken from training.
+  is_spent = alone == target_epsilon and (tuning is None or not tuning.held_out_score)
+  if alone > target_epsilon or is_spent:
     raise ValueError(
       f'private choices alone spend {alone:.6g} of the target epsilon {target_epsilon:.6g} at '
       f'delta {delta:.6g}: nothing is left for training. '

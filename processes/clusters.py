@@ -6,6 +6,7 @@ have a leading axis [G, ...].
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from privacy import selection
@@ -59,12 +60,14 @@ class ClusterModels:
   `cluster_init_stddev`, see `init_server`; `selection_epsilon` of one choice (from the plan)
   and `selection_loss_clip`, with privacy only.
 
-  A client's state has `cluster`, its choice, or -1 before the first one.
+  A client's state has `cluster`, its choice, or -1 before the first one; with privacy
+  `choices`, how often it chose, and `agreeing`, how often noise did not change the choice.
   """
 
   def __init__(self, spec: BuildSpec):
     self._spec = spec
     self._private = spec.plan.unit == 'example'
+    self._counts = ('choices', 'agreeing') if self._private else ()
     self.num_clusters = spec.options['num_clusters']
     self._weighting = spec.options['weighting']
     self._score = self._chosen_score()
@@ -102,10 +105,7 @@ class ClusterModels:
     }
 
   def init_server(self, server) -> Tree:
-    """The entries `clusters` of the server state, and with privacy `selections`.
-
-    `selections` counts the choices so far, and those that noise did not change. The clusters have
-    distinct random starts.
+    """The entry `clusters` of the server state: distinct random starts.
 
     Linear models all start at zero, and equal cluster models could never be told apart. So
     their weights get normal noise of standard deviation `cluster_init_stddev`, by default
@@ -125,10 +125,12 @@ class ClusterModels:
         stddev = server['hyperparameters']['cluster_init_stddev']
         start = Tree(start, weights=start['weights'] + stddev * noise)
       starts.append(start)
-    clusters = tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *starts)
-    if not self._private:
-      return Tree(clusters=clusters)
-    return Tree(clusters=clusters, selections=Tree(choices=tf.zeros([]), agreeing=tf.zeros([])))
+    return Tree(clusters=tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *starts))
+
+  def init_client(self) -> Tree:
+    """The entries of a client's state: `cluster`, and with privacy the counts of its choices."""
+    counts = Tree((name, np.float32(0.0)) for name in self._counts)
+    return Tree(cluster=np.int32(-1), **counts)
 
   def model_of(self, server, cluster):
     """The model of one cluster (of the first, before a choice is made)."""
@@ -136,9 +138,7 @@ class ClusterModels:
     return tf.nest.map_structure(lambda t: tf.gather(t, index), server['clusters'])
 
   def choose(self, server, client, data):
-    """(The client's cluster in this round, int32: a new choice, or the last one; its agreement).
-
-    The agreement is what the client reports about a private choice; nothing without privacy.
+    """The client's entries in this round; its `cluster`, int32, is a new choice or the last one.
 
     Formal guarantee: every new choice is an exponential mechanism of `selection_epsilon` on
     the client's training examples, and there are at most `selection_rounds` of them. A
@@ -148,7 +148,7 @@ class ClusterModels:
     in_time = tf.cast(server['round'], tf.float32) < rounds
     choosing = in_time | ((client['cluster'] < 0) & (rounds > 0.0))
     scores = self._scores(server, data, tf.where(choosing, self.num_clusters, 0))
-    choice, agreement = tf.argmin(scores, output_type=tf.int32), Tree()
+    choice, counts = tf.argmin(scores, output_type=tf.int32), Tree()
     if self._private:
       noiseless = choice
       choice = selection.report_noisy_min(
@@ -157,9 +157,10 @@ class ClusterModels:
         self._sensitivity(server, data),
         server['hyperparameters']['selection_epsilon'],
       )
-      agreement = agreement_report(choosing, choice, noiseless)
+      new = agreement_report(choosing, choice, noiseless)
+      counts = Tree((name, client[name] + new[name]) for name in self._counts)
     # Where no choice is ever made all clients are in the first cluster.
-    return tf.where(choosing, choice, tf.maximum(client['cluster'], 0)), agreement
+    return Tree(cluster=tf.where(choosing, choice, tf.maximum(client['cluster'], 0)), **counts)
 
   def _scores(self, server, data, count):
     """Scores [G] of the first `count` clusters; the work of the others is saved."""
@@ -193,13 +194,19 @@ class ClusterModels:
     others = tf.cast(tf.maximum(data['num_examples'] - 1, 1), tf.float32)
     return (1.0 if self._score == 'error_rate' else clip) / others
 
-  def report(self, update, cluster, agreement, data) -> Tree:
-    """What a client sends, to be summed: its update, in the row of its cluster."""
+  def report(self, update, chosen_by, data) -> Tree:
+    """What a client sends, to be summed: its update, in the row of its cluster.
+
+    Args:
+      update: of the cluster's model.
+      chosen_by: the client's entries, from `choose`; its counts are for a simulation's eyes.
+      data: the client's examples.
+    """
     weight = tf.constant(1.0)
     if self._weighting == 'examples':
       weight = tf.cast(data['num_examples'], tf.float32)
     # Not `==`: in TFF's graphs that compares Python objects.
-    chosen = tf.equal(tf.range(self.num_clusters), cluster)
+    chosen = tf.equal(tf.range(self.num_clusters), chosen_by['cluster'])
 
     def in_its_row(leaf):
       mask = tf.reshape(chosen, [-1] + [1] * leaf.shape.rank)
@@ -209,11 +216,11 @@ class ClusterModels:
       update=tf.nest.map_structure(in_its_row, update),
       weight=tf.where(chosen, weight, 0.0),
       members=tf.cast(chosen, tf.float32),
-      **agreement,
+      **{name: chosen_by[name] for name in self._counts},
     )
 
-  def updated(self, server, total) -> Tree:
-    """The server's state after a round: new cluster models (equations 16 and 17), counts."""
+  def updated(self, server, total):
+    """From the sum of the reports: the new cluster models (equations 16 and 17)."""
     weight = total['weight']
     # Nobody chose the cluster: it stays as it is.
     factor = tf.where(weight > 0.0, 1.0 / tf.maximum(weight, 1e-30), 0.0)
@@ -222,22 +229,12 @@ class ClusterModels:
     def add_mean(clusters, update):
       return clusters + tf.reshape(factor, [-1] + [1] * (update.shape.rank - 1)) * update
 
-    clusters = tf.nest.map_structure(add_mean, server['clusters'], total['update'])
-    new_server = Tree(server, clusters=clusters)
-    if self._private:
-      counts = server['selections']
-      new_server['selections'] = Tree((name, counts[name] + total[name]) for name in counts)
-    return new_server
+    return tf.nest.map_structure(add_mean, server['clusters'], total['update'])
 
-  def metrics(self, server, total) -> Tree:
-    """For a simulation's eyes only: participants in each cluster, agreement of all choices so far.
-
-    Args:
-      server: after the round.
-      total: of the round's reports.
-    """
+  def metrics(self, total) -> Tree:
+    """For a simulation's eyes only: participants in each cluster, agreement of their choices."""
     sizes = Tree((f'cluster_{g}_size', total['members'][g]) for g in range(self.num_clusters))
-    return Tree(sizes, **agreement_metrics(server['selections'])) if self._private else sizes
+    return Tree(sizes, **agreement_metrics(total)) if self._private else sizes
 
 
 def bounded(losses, clip):

@@ -15,8 +15,6 @@ rounds the clients therefore keep their last choice. The privacy plan holds the 
 epsilon and number, and gives DP-SGD what they leave of the budget.
 """
 
-import numpy as np
-
 from processes import trees
 from processes.aggregation import loss_metrics, loss_report
 from processes.clusters import ClusterModels, SelectionSetup
@@ -30,29 +28,30 @@ def build(spec: BuildSpec) -> FederatedMethod:
   """Builds IFCA; see `ClusterModels` for options and hyper-parameters.
 
   Server state: `clusters`, a model's leaves with a leading axis [G, ...]. Client state:
-  `cluster`, the last choice, and with example-level privacy the silo's privacy parameters.
+  `cluster`, the last choice, and with example-level privacy counts of the choices and the silo's
+  privacy parameters.
   A client's personal model is that of its cluster.
   """
   train = LocalTrainer(spec)
   clusters = ClusterModels(spec)
 
   def client_update(server, client, data):
-    cluster, agreement = clusters.choose(server, client, data)
-    start = clusters.model_of(server, cluster)
+    chosen = clusters.choose(server, client, data)
+    start = clusters.model_of(server, chosen['cluster'])
     params, statistics = train(start, server, client, data)
-    report = clusters.report(trees.subtract(params, start), cluster, agreement, data)
-    return Tree(**report, **loss_report(statistics)), Tree(client, cluster=cluster)
+    report = clusters.report(trees.subtract(params, start), chosen, data)
+    return Tree(**report, **loss_report(statistics)), Tree(client, **chosen)
 
   def server_update(server, total):
-    new_server = clusters.updated(server, total)
-    return new_server, Tree(**loss_metrics(total), **clusters.metrics(new_server, total))
+    new_server = Tree(server, clusters=clusters.updated(server, total))
+    return new_server, Tree(**loss_metrics(total), **clusters.metrics(total))
 
   return assemble(
     spec,
     client_update=client_update,
     server_update=server_update,
     init_server=clusters.init_server,
-    init_client=lambda server: Tree(cluster=np.int32(-1)),
+    init_client=lambda server: clusters.init_client(),
     hyperparameters={
       **spec.values('client_learning_rate', 'server_learning_rate'),
       **clusters.hyperparameters,

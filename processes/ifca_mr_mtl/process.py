@@ -62,8 +62,8 @@ def build(spec: BuildSpec) -> FederatedMethod:
     return clustering
 
   def client_update(server, client, data):
-    cluster, agreement = clusters.choose(server, client, data)
-    centre = clusters.model_of(server, cluster)
+    chosen = clusters.choose(server, client, data)
+    centre = clusters.model_of(server, chosen['cluster'])
     sharing = shared(server, server['round'])
     start = trees.where(sharing | (client['started'] < 1), centre, client['model'])
     pull = tf.constant(0.0)
@@ -82,15 +82,15 @@ def build(spec: BuildSpec) -> FederatedMethod:
       data,
       regularizer_gradient=towards_centre if after == 'mr_mtl' else None,
     )
-    report = clusters.report(trees.subtract(params, centre), cluster, agreement, data)
+    report = clusters.report(trees.subtract(params, centre), chosen, data)
     # Finetuning begins at the cluster's model, the others at what the silo trained last.
     started = 1 - tf.cast(sharing, tf.int32) if after == 'finetune' else tf.constant(1, tf.int32)
-    new_client = Tree(client, cluster=cluster, model=params, started=started)
+    new_client = Tree(client, **chosen, model=params, started=started)
     return Tree(**report, **loss_report(statistics)), new_client
 
   def server_update(server, total):
-    new_server = clusters.updated(server, total)
-    return new_server, Tree(**loss_metrics(total), **clusters.metrics(new_server, total))
+    new_server = Tree(server, clusters=clusters.updated(server, total))
+    return new_server, Tree(**loss_metrics(total), **clusters.metrics(total))
 
   def personal_model(server, client):
     # After a round of clustering the silo's released model is its cluster's.
@@ -104,7 +104,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     server_update=server_update,
     init_server=clusters.init_server,
     init_client=lambda server: Tree(
-      cluster=np.int32(-1), model=server['model'], started=np.int32(0)
+      **clusters.init_client(), model=server['model'], started=np.int32(0)
     ),
     hyperparameters={
       **spec.values('client_learning_rate', 'server_learning_rate'),

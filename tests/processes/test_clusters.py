@@ -44,7 +44,12 @@ def _server(clusters, *, seed=0, round_number=0, num_clusters=4, features=3, sca
 
 
 def _silo(cluster, seed=0):
-  return Tree(cluster=tf.constant(cluster), noise_key=tf.constant(NoiseKey.rehearsal(seed).words))
+  return _with_key(cluster, tf.constant(NoiseKey.rehearsal(seed).words))
+
+
+def _with_key(cluster, key):
+  never = tf.constant(0.0)
+  return Tree(cluster=tf.constant(cluster), choices=never, agreeing=never, noise_key=key)
 
 
 def _row(data, client=0):
@@ -57,13 +62,13 @@ def _choices(clusters, server, data, count=4000):
   @tf.function
   def run():
     return tf.vectorized_map(
-      lambda key: clusters.choose(server, Tree(cluster=tf.constant(-1), noise_key=key), data),
+      lambda key: clusters.choose(server, _with_key(-1, key), data),
       tf.range(count),
     )
 
-  chosen, agreement = run()
+  agreement = run()
   assert np.all(agreement['choices'].numpy() == 1)
-  counts = np.bincount(chosen.numpy(), minlength=clusters.num_clusters)
+  counts = np.bincount(agreement['cluster'].numpy(), minlength=clusters.num_clusters)
   return counts, agreement['agreeing'].numpy().sum()
 
 
@@ -152,17 +157,17 @@ def test_choices_stop_and_absent_clients_choose_once():
   def distinct(round_number, cluster):
     server = _server(clusters, round_number=round_number, scale=0.01)
     silos = [_silo(cluster, seed) for seed in range(12)]
-    return {int(clusters.choose(server, silo, row)[0]) for silo in silos}
+    return {int(clusters.choose(server, silo, row)['cluster']) for silo in silos}
 
   assert len(distinct(1, 3)) > 1
   assert distinct(2, 3) == {3}
   assert len(distinct(7, -1)) > 1
-  _, agreement = clusters.choose(_server(clusters, round_number=2), _silo(3), row)
+  agreement = clusters.choose(_server(clusters, round_number=2), _silo(3), row)
   assert agreement['choices'] == agreement['agreeing'] == 0  # kept, not chosen
   # No selection is paid for: none is made.
   none = _clusters(data, rounds=0)
   server = _server(none, round_number=7)
-  assert int(none.choose(server, _silo(-1), row)[0]) == 0
+  assert int(none.choose(server, _silo(-1), row)['cluster']) == 0
 
 
 def test_starts_are_distinct_also_for_linear_models():
