@@ -18,6 +18,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import socket
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +74,7 @@ class Shards:
     """The states of some clients, from `first` on, as many as the template has; see `restore`.
 
     Raises:
-      CheckpointError: a client is in no shard, or as `restore` does.
+      CheckpointError: a client is in no shard, this machine does not see one, or as `restore` does.
       OSError: a shard cannot be read.
     """
     count = _num_rows(template)
@@ -83,13 +84,24 @@ class Shards:
       start, end = shard['first'], shard['first'] + shard['clients']
       if start <= at < end and at < first + count:
         own = slice(at - start, min(end, first + count) - start)
-        arrays = _read(pathlib.Path(self.folder) / shard['name'])
+        arrays = self._read(shard['name'])
         parts.append({name: array[own] for name, array in arrays.items()})
         at = start + own.stop
     if at != first + count:
       raise CheckpointError(f'it has no states of client {at}')
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return restore(template, joined, 'clients')
+
+  def _read(self, name: str) -> dict[str, np.ndarray]:
+    path = pathlib.Path(self.folder) / name
+    try:
+      return _read(path)
+    except FileNotFoundError as error:  # the driver has seen it
+      raise CheckpointError(
+        f'--output_dir={path.parents[2]}: {socket.gethostname()} does not see {path}, where the '
+        'states of its clients are; continue where every worker sees that folder, or in one '
+        'process (--cohort_workers=0)'
+      ) from error
 
   def check(self) -> None:
     """Raises a `CheckpointError` unless every shard is there and undamaged."""

@@ -55,6 +55,8 @@ def _remarks(metric: str, summary: dict) -> list[str]:
     remarks.append(f'On all test examples, {words}')
     if summary['privacy']['private']:
       remarks[-1] += ' (What is compared with has no privacy, and is for your eyes only.)'
+  if summary['references_missing']:
+    remarks.append(summary['references_missing'])
   return remarks
 
 

@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,35 @@ class OwnPart:
     return client_data(dataset.train.load(ids), ids)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class LoadedAgain(datasets.ClientSource):
+  """Training examples that fit into memory and are in it only while somebody looks at them.
+
+  Attributes:
+    somebody: client 0, whose form is asked for now and then.
+    settings: by which the data are loaded anew.
+  """
+
+  read: Callable[[int], tuple[np.ndarray, np.ndarray]] = dataclasses.field(init=False)
+  somebody: datasets.ClientExamples
+  settings: Mapping[str, Any]
+
+  def __post_init__(self):
+    object.__setattr__(self, 'read', self._one)
+    super().__post_init__()
+
+  def load(self, rows: np.ndarray) -> datasets.ClientExamples:
+    if not np.any(rows):
+      return self.somebody.load(rows)
+    found = load_dataset(ExperimentConfig(**self.settings)).train
+    assert isinstance(found, datasets.ClientExamples)  # as it was the first time
+    everyone = len(rows) == self.num_clients and np.array_equal(rows, np.arange(len(rows)))
+    return found if everyone else found.load(rows)
+
+  def _one(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+    return self.load(np.array([client])).pooled()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainParts:
   """Training data that the workers of a run load by themselves.
@@ -85,13 +114,13 @@ class TrainParts:
   Attributes:
     load: the loader of a worker's part.
     form: some client's data [1, ...].
-    num_clients: K.
+    num_examples: [K].
     by_cohort: whether they are loaded round by round.
   """
 
   load: OwnPart
   form: collections.OrderedDict
-  num_clients: int
+  num_examples: np.ndarray
   by_cohort: bool
 
 
@@ -123,33 +152,15 @@ def for_workers(
   somebody = train.load(np.zeros([1], np.int32))
   found = TrainParts(
     load=OwnPart(settings=given, digests=digests), form=client_data(somebody),
-    num_clients=dataset.num_clients, by_cohort=isinstance(train, datasets.ClientSource),
+    num_examples=train.num_examples.copy(), by_cohort=isinstance(train, datasets.ClientSource),
   )  # fmt: skip
   if not found.by_cohort:
-    again = _Again(settings=given, somebody=somebody)
-    source = datasets.ClientSource(
-      num_examples=train.num_examples.copy(), max_examples=train.max_examples, read=again.read
-    )
+    source = LoadedAgain(
+      num_examples=train.num_examples.copy(), max_examples=train.max_examples,
+      somebody=somebody, settings=given,
+    )  # fmt: skip
     dataset = dataclasses.replace(dataset, train=source)
   return dataset, found
-
-
-@dataclasses.dataclass(kw_only=True)
-class _Again:
-  """Reads clients' training examples from data that are loaded anew when they are needed."""
-
-  settings: Mapping[str, Any]
-  somebody: datasets.ClientExamples  # client 0, whose form is asked for
-  found: Any = None
-
-  def read(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-    examples = self.somebody
-    if client:
-      if self.found is None:
-        self.found = load_dataset(ExperimentConfig(**self.settings)).train
-      examples = self.found
-    size = examples.num_examples[client]
-    return examples.x[client, :size], examples.y[client, :size]
 
 
 def _of_rows(source: datasets.ClientSource, first: int, rows: np.ndarray) -> Any:

@@ -55,7 +55,7 @@ class Population:
     self._placed = None
     own = runs[0].train_parts
     if own is not None:
-      self._placed = machine.place_loaded(own.load, own.form, own.num_clients)
+      self._placed = machine.place_loaded(own.load, own.form, own.num_examples)
     elif isinstance(self._train[0], datasets.ClientExamples):
       self._placed = self._place(self._train)
     self._evaluator = Evaluator(

@@ -14,6 +14,7 @@ import numpy as np
 
 import datasets
 from experiments.folder.metrics import is_better_high
+from experiments.running import loading
 from experiments.running.progress import show
 
 # What is larger is not fitted: a reference may cost seconds, not minutes.
@@ -45,7 +46,7 @@ def of(dataset: datasets.FederatedDataset) -> dict[str, float]:
     By name, those that can be had quickly: `constant`, the mean of all training labels or the
     label that most have; `linear`, a ridge or logistic regression of all training examples in one
     place; `local_linear`, one of each client's own. None of them for other tasks, for examples that
-    are fresh in every round, and for data too large to be held at once.
+    are fresh in every round, and for data too large to be held at once; see `missing`.
   """
   if not _can_be_had(dataset):
     return {}
@@ -60,10 +61,24 @@ def facts(dataset: datasets.FederatedDataset) -> dict[str, Any]:
   """What summary.json has of the data: who is in it, who is not, and the references."""
   return {
     'references': of(dataset),
+    'references_missing': missing(dataset),
     'clients': dataset.num_clients,
     'left_out': dataset.left_out,
     'min_examples': dataset.min_examples,
   }
+
+
+def missing(dataset: datasets.FederatedDataset) -> str:
+  """A sentence where the size of the data leaves references out; empty elsewhere."""
+  if not _has_some(dataset):
+    return ''
+  most = f'{_MOST_NUMBERS:,} numbers'
+  if not _can_be_had(dataset):
+    return f'No plain references: the data are loaded by cohort, and are more than {most}.'
+  one = int(np.prod(dataset.task.example_shape)) * dataset.task.num_outputs
+  if int(dataset.train.num_examples.sum(dtype=np.int64)) * one > _MOST_NUMBERS:
+    return f'Linear models are not fitted as references: rows x features x outputs exceed {most}.'
+  return ''
 
 
 def outside(dataset: datasets.FederatedDataset) -> tuple[str, ...]:
@@ -71,18 +86,25 @@ def outside(dataset: datasets.FederatedDataset) -> tuple[str, ...]:
   return (_OUTSIDE,) if _can_be_had(dataset) else ()
 
 
+def _has_some(dataset: datasets.FederatedDataset) -> bool:
+  is_known = dataset.task.kind in ('regression', 'binary', 'classification')
+  return is_known and not isinstance(dataset.train, datasets.ClientStream)
+
+
 def _can_be_had(dataset: datasets.FederatedDataset) -> bool:
-  if dataset.task.kind not in ('regression', 'binary', 'classification'):
+  if not _has_some(dataset):
     return False
   one = int(np.prod(dataset.task.example_shape))
   return all(_is_at_hand(split, one) for split in (dataset.train, dataset.test))
 
 
 def _is_at_hand(examples, numbers_of_one: int) -> bool:
+  if isinstance(examples, loading.LoadedAgain):  # it has been held before
+    return True
   if isinstance(examples, datasets.ClientSource):  # loaded for this alone
     size = examples.num_clients * examples.max_examples * numbers_of_one
     return size <= _MOST_NUMBERS
-  return isinstance(examples, datasets.ClientExamples)
+  return True
 
 
 def _fitted(train, test, task: datasets.Task) -> dict[str, float]:

@@ -9,7 +9,7 @@ import functools
 import itertools
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,7 +88,7 @@ class HostsRuntime(interface.Runtime):
       work=interface.checked_work(work, count),
     )  # fmt: skip
 
-  def place_loaded(self, load: Any, form: Any, num_clients: int) -> interface.ClientData:
+  def place_loaded(self, load: Any, form: Any, work: Any) -> interface.ClientData:
     """Data that each member loads by itself.
 
     Args:
@@ -96,15 +96,18 @@ class HostsRuntime(interface.Runtime):
         these are too many a function from int rows [n] of them to such arrays [n, ...]. It is
         sent to the members.
       form: somebody's arrays [1, ...].
-      num_clients: K.
+      work: [K], the clients' work beside one another's; see `place`.
 
     Raises:
       ValueError: a member cannot load its own.
     """
-    spread = self._spread(trees.stacked_leaves(form, what='data', allow_nan=True)[0], num_clients)
+    count = len(work)
+    spread = self._spread(trees.stacked_leaves(form, what='data', allow_nan=True)[0], count)
     spread.load = load
     self._load(spread, range(self._crew.size))
-    return interface.ClientData(tree=spread, num_clients=num_clients, num_rows=num_clients)
+    return interface.ClientData(
+      tree=spread, num_clients=count, num_rows=count, work=interface.checked_work(work, count)
+    )
 
   def load_ahead(self, data: interface.ClientData, cohort: np.ndarray) -> None:
     """Tells the members whose data to load while the round before is at work; see `place_loaded`.
@@ -114,10 +117,10 @@ class HostsRuntime(interface.Runtime):
       cohort: int rows of the clients who take part in a coming round.
     """
     spread, calls = data.tree, {}
-    for index, (first, last) in enumerate(self._ends(spread.num_clients)):
+    for index, (first, positions) in enumerate(self._owners(cohort, cohort, data)):
       if index in spread.at:  # it may have been lost
-        own = cohort[(cohort >= first) & (cohort < last)] - first
-        calls[index] = self._crew.call(index, 'load_ahead', spread.handle, own.astype(np.int32))
+        own = (cohort[positions] - first).astype(np.int32)
+        calls[index] = self._crew.call(index, 'load_ahead', spread.handle, own)
     self._crew.gather(calls)
 
   def place_states(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientStates:
@@ -220,6 +223,25 @@ class HostsRuntime(interface.Runtime):
     """(first, last) of each member's clients."""
     ends = rows_lib.bounds(count, self._crew.size).tolist()
     return list(itertools.pairwise(ends))
+
+  def _owners(
+    self,
+    owned: np.ndarray,
+    data_rows: np.ndarray,
+    data: interface.ClientData,
+    count: int | None = None,
+  ) -> Iterator[tuple[int, np.ndarray]]:
+    """Each member's first client, and the positions of its own in a cohort, in order of work.
+
+    Args:
+      owned: the cohort's clients, by whose numbers they are a member's.
+      data_rows: their rows of the data.
+      data: the data.
+      count: K of `owned`, if it is not that of the data.
+    """
+    for first, last in self._ends(data.num_clients if count is None else count):
+      positions = np.flatnonzero((owned >= first) & (owned < last))
+      yield first, positions[interface.by_work(data.work, data_rows[positions])]
 
   def _own(self, index: int, count: int) -> slice:
     return rows_lib.own(index, count, self._crew.size)
@@ -359,9 +381,7 @@ class HostsRuntime(interface.Runtime):
     together = of_data.num_clients == count and np.array_equal(owned, data_rows)
     sent = of_data if together else self._spread(None, of_data.num_clients)
     shares = []
-    for index, (first, last) in enumerate(self._ends(count)):
-      positions = np.flatnonzero((owned >= first) & (owned < last))
-      positions = positions[interface.by_work(data.work, data_rows[positions])]
+    for index, (first, positions) in enumerate(self._owners(owned, data_rows, data, count)):
       local = (owned[positions] - first).astype(np.int32)
       if together:
         self._send_data(of_data, index)

@@ -1,18 +1,26 @@
 """A run over worker processes: the numbers of one process, also when a worker is killed."""
 
+import contextlib
 import os
+import pathlib
+import re
 import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments.config.experiment import ExperimentConfig
+from experiments.folder import checkpoints
 from experiments.running import runner
 from experiments.running.parts import Callback
 from runtime.hosts import ray_crew
 from tests.runtime import example_process as example
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = dict(
   dataset='exam', privacy='example', delta=1e-3, target_epsilon=4.0, rounds=8, eval_every=4,
   checkpoint_every=3, device='cpu', noise_key='rehearsal',
@@ -94,6 +102,46 @@ def test_a_lost_worker_changes_no_number(name, tmp_path, crews, capsys):
     [values[k] for k in expected], list(expected.values()), rtol=1e-3, atol=1e-5
   )
   assert found.privacy['epsilon'] == plain.privacy['epsilon']
+
+
+def _processes_of(mark):
+  """The processes that have a word in their environment."""
+  found = []
+  for process in pathlib.Path('/proc').glob('[0-9]*'):
+    with contextlib.suppress(OSError):
+      if mark.encode() in (process / 'environ').read_bytes():
+        found.append(int(process.name))
+  return found
+
+
+@pytest.mark.slow
+def test_sigint_ends_all_workers_and_the_run_goes_on_later(tmp_path):
+  """As from a terminal: every process of the group has the signal, the workers too."""
+  mark, folder = f'TEST_OF={tmp_path}', tmp_path / 'run'
+  flags = [f'--{n}={v}' for n, v in FEDERATIONS['cross-device'].items() if n != 'rounds']
+  flags += ['--rounds=100000', '--cohort_workers=2', f'--output_dir={folder}']
+  with open(tmp_path / 'said', 'w') as said:
+    process = subprocess.Popen(
+      [sys.executable, 'run_experiment.py', *flags], cwd=ROOT, stdin=subprocess.DEVNULL,
+      stdout=said, stderr=said, start_new_session=True,
+      env={**os.environ, 'TEST_OF': str(tmp_path)},
+    )  # fmt: skip
+  while not list(folder.glob('checkpoints/round_*.npz')):
+    assert process.poll() is None, (tmp_path / 'said').read_text()
+    time.sleep(0.2)
+  assert len(_processes_of(mark)) > 3  # ours, the workers, Ray's
+  os.killpg(process.pid, signal.SIGINT)
+  assert process.wait(300) == 130
+  last = (tmp_path / 'said').read_text().splitlines()[-1]
+  assert re.match(r'stopped after round \d+ of 100000; continue with .*--resume', last)
+  for _ in range(100):
+    if not _processes_of(mark):
+      break
+    time.sleep(0.1)
+  assert not _processes_of(mark)
+  kept = sorted(folder.glob('checkpoints/round_*.npz'))[-1]
+  assert int(kept.stem.removeprefix('round_')) == int(re.findall(r'round (\d+) of', last)[0])
+  assert len(checkpoints.load(kept).shards.files) == 2
 
 
 def test_each_worker_is_given_a_gpu_or_a_part_that_fits():

@@ -176,6 +176,7 @@ def test_the_final_report_has_a_row_per_group():
     'min_examples': 10,
     'metrics': {'test_mse': 0.09091},
     'references': {'constant': 1.0, 'linear': 0.05, 'local_linear': 0.09091},
+    'references_missing': 'Some are missing.',
     'privacy': {'private': True},
   }
   text = console.final_report(
@@ -189,6 +190,7 @@ def test_the_final_report_has_a_row_per_group():
   assert 'better than a constant prediction (1); as good as each client' in said
   assert 'worse than one linear model of all examples without privacy (0.05)' in said
   assert 'for your eyes only' in said
+  assert 'Some are missing.' in said
   assert text.endswith('Guarantee: some.')
 
 

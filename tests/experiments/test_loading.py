@@ -8,7 +8,7 @@ import pytest
 
 import datasets
 from experiments.config.experiment import ExperimentConfig
-from experiments.running import loading, population, runner
+from experiments.running import loading, population, references, runner
 from runtime.hosts import ray_crew
 from tests.runtime import example_process as example
 from tests.runtime.local_crew import LocalCrew
@@ -25,7 +25,7 @@ def for_workers(workers=3, **settings):
   return dataset, *loading.for_workers(config, dataset)
 
 
-def test_parts_are_the_whole_and_the_driver_keeps_none_of_it():
+def test_parts_are_the_whole_and_the_driver_keeps_none_of_it(monkeypatch):
   whole, kept, parts = for_workers(validation_fraction=0.2)
   load = pickle.loads(pickle.dumps(parts.load))
   found = [load(*ends) for ends in ((0, 3), (3, 6), (6, 10))]
@@ -37,7 +37,16 @@ def test_parts_are_the_whole_and_the_driver_keeps_none_of_it():
   assert isinstance(kept.train, datasets.ClientSource)
   again = kept.train.load(np.array([0, 7]))  # loaded anew, for a report
   np.testing.assert_array_equal(again.x, whole.train.x[[0, 7]])
+  np.testing.assert_array_equal(kept.train.select(np.array([7])).load(np.array([0])).x, again.x[1:])
   np.testing.assert_array_equal(kept.train.num_examples, whole.train.num_examples)
+  monkeypatch.setattr(references, '_MOST_NUMBERS', 0)  # as of data that are large
+  expected, found = references.facts(whole), references.facts(kept)
+  assert found == expected and found['references']
+  assert whole.train.x[5].tobytes() not in pickle.dumps(dataclasses.asdict(kept.train.somebody))
+  assert not any(
+    isinstance(value, datasets.ClientExamples) and value.num_clients > 1
+    for value in vars(kept.train).values()
+  )
 
 
 def test_other_data_are_refused():

@@ -45,8 +45,10 @@ def test_classes_that_a_client_has_only_one_of():
 
 
 def test_what_is_large_is_not_fitted(monkeypatch):
+  assert not references.missing(_regression())
   monkeypatch.setattr(references, '_MOST_NUMBERS', 10)
   assert set(references.of(_regression())) == {'constant'}
+  assert 'Linear models are not fitted' in references.missing(_regression())
   monkeypatch.undo()
   monkeypatch.setattr(references, '_MOST_CLIENTS', 3)
   assert set(references.of(_regression(seed=1))) == {'constant', 'linear'}
@@ -62,11 +64,15 @@ def test_data_that_are_loaded_by_cohort_have_the_same(monkeypatch):
   assert references.of(lazy) == references.of(whole)
   monkeypatch.setattr(references, '_MOST_NUMBERS', 10)
   assert not references.of(lazy) and not references.outside(lazy)
+  assert references.facts(lazy)['references_missing'] == (
+    'No plain references: the data are loaded by cohort, and are more than 10 numbers.'
+  )
 
 
 def test_data_that_never_end_have_none():
   stream = datasets.load_dataset('ppsgd_synthetic', seed=0, num_clients=3)
   assert not references.of(stream) and not references.outside(stream)
+  assert not references.missing(stream)
 
 
 def test_the_sentence_takes_sides():

@@ -118,6 +118,17 @@ def test_a_folder_that_workers_do_not_see_has_no_shards(tmp_path, monkeypatch):
   assert not list(tmp_path.iterdir())
 
 
+def test_a_worker_that_does_not_see_the_shards_says_so(tmp_path):
+  """They were written where all saw the folder, and are to be read where it is not."""
+  with hosts(2) as machine:
+    _, checkpoint = kept(machine, machine.place_states(some_states()), tmp_path / 'run')
+    shutil.rmtree(checkpoint.shards.folder)  # after the driver has looked
+    with pytest.raises(checkpoints.CheckpointError, match=r'does not see .*shards') as raised:
+      machine.fill_states(example.client_states(), checkpoint.shards.restored)
+  assert str(raised.value).startswith(f'--output_dir={tmp_path / "run"}: ')
+  assert 'cohort_workers=0' in str(raised.value)
+
+
 def test_other_attributes_are_refused_by_the_worker(tmp_path):
   attributes = np.arange(example.CLIENTS, dtype=np.float32)
   with hosts(2) as machine:

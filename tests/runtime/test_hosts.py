@@ -128,10 +128,13 @@ def load_by_cohort(first, last):
   return lambda rows: {name: leaf[rows] for name, leaf in own.items()}
 
 
+SIZES = np.array([3, 9, 1, 4, 1, 5, 9])  # as of examples
+
+
 @pytest.mark.parametrize('load', [load_some, load_by_cohort])
 def test_members_load_their_clients_data_by_themselves(reference, load):
   with hosts_runtime.HostsRuntime(LocalCrew(3)) as machine:
-    placed = machine.place_loaded(load, load_some(0, 1), example.CLIENTS)
+    placed = machine.place_loaded(load, load_some(0, 1), SIZES)
     states, server, history = machine.place_states(example.client_states()), None, []
     server = example.server_state()
     for cohort in example.COHORTS:
@@ -148,6 +151,10 @@ def test_members_load_their_clients_data_by_themselves(reference, load):
     example.assert_same(reference, (machine.to_numpy(server), states.to_numpy(), history))
     sent = [a for _, method, a in machine._crew.calls if method == 'receive']
     assert not any(example.data()['x'][k].tobytes() in pickle.dumps(sent) for k in range(7))
+    held = [own for one in machine._crew.members for own in one._placed.values()]
+    assert not any(getattr(own, '_ahead', ()) for own in held)  # all that was begun was taken
+    rows = [task.rows[-1] for _, method, (task, *_) in machine._crew.calls if method == 'work']
+    assert any(np.any(np.diff(own) < 0) for own in rows)  # the largest first
 
 
 def test_a_member_that_cannot_load_says_so_and_where():
@@ -158,7 +165,7 @@ def test_a_member_that_cannot_load_says_so_and_where():
     hosts_runtime.HostsRuntime(LocalCrew(2)) as machine,
     pytest.raises(ValueError, match=r'cohort worker \(.*process \d+\) cannot load .*no data of 0'),
   ):
-    machine.place_loaded(load, load_some(0, 1), example.CLIENTS)
+    machine.place_loaded(load, load_some(0, 1), SIZES)
 
 
 def test_a_straggler_is_named():
