@@ -220,6 +220,14 @@ def _convert_l2_loss(pfor_input):
   return pfor_lib.wrap(tf.reduce_sum(tf.square(values), range(1, values.shape.rank)) / 2.0, True)
 
 
+def _convert_pad(pfor_input):
+  """Pads with the op's value: pfor's own conversion pads with 0."""
+  paddings = pfor_input.unstacked_input(1)
+  paddings = tf.concat([tf.zeros([1, 2], paddings.dtype), paddings], axis=0)
+  value = pfor_input.unstacked_input(2)
+  return pfor_lib.wrap(tf.pad(pfor_input.stacked_input(0), paddings, constant_values=value), True)
+
+
 def _convert_bitcast(pfor_input):
   return pfor_lib.wrap(tf.bitcast(pfor_input.stacked_input(0), pfor_input.get_attr('type')), True)
 
@@ -268,6 +276,7 @@ _CONVERTERS = {
   'Case': _convert_if,
   'If': _convert_if,
   'L2Loss': _convert_l2_loss,
+  'PadV2': _convert_pad,
   'PartitionedCall': _convert_call,
   'StatefulPartitionedCall': _convert_call,
   'StatelessCase': _convert_if,

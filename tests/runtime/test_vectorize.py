@@ -50,6 +50,10 @@ def _compare(fn, *inputs):
       np.testing.assert_allclose(a, b[k], rtol=1e-6)
 
 
+def test_padding_with_a_value():
+  _compare(lambda x: tf.pad(x, [[1, 0], [0, 2]], constant_values=-7), np.ones([3, 2, 2]))
+
+
 def test_a_loop_of_different_lengths():
   def power(base, exponent):
     return tf.while_loop(

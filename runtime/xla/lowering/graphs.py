@@ -9,6 +9,7 @@ from runtime.xla import exact_division
 from runtime.xla.lowering import (
   data_ops,
   datasets,
+  image_ops,
   interpreter,
   random_ops,
   scope,
@@ -17,8 +18,13 @@ from runtime.xla.lowering import (
   variable_ops,
 )
 
-# What XLA cannot take as it is.
-_LOWERED = {**data_ops.HANDLERS, **random_ops.HANDLERS, **variable_ops.HANDLERS}
+# What XLA cannot take as it is, or not well.
+_LOWERED = {
+  **data_ops.HANDLERS,
+  **image_ops.HANDLERS,
+  **random_ops.HANDLERS,
+  **variable_ops.HANDLERS,
+}
 # How ops are written anew; all others are taken as they are.
 HANDLERS = {**interpreter.HANDLERS, **shape_ops.HANDLERS, **_LOWERED}
 

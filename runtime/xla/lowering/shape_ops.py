@@ -110,8 +110,9 @@ def _list_of_tensor(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
 def _shape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """A shape is a constant where it can be: XLA wants the lengths of tensor lists so."""
   outputs = interp.op(node, inputs)
-  if inputs[0].shape.rank is not None:
-    interp.known_sizes[id(outputs[0])] = (outputs[0], inputs[0].shape.as_list())
+  for value, shape in zip(inputs, outputs, strict=True):
+    if value.shape.rank is not None:
+      interp.known_sizes[id(shape)] = (shape, value.shape.as_list())
   return outputs
 
 
@@ -137,6 +138,7 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   EmptyTensorList=_empty_list,
   Reshape=_reshape,
   Shape=_shape,
+  ShapeN=_shape,
   StridedSlice=_strided_slice,
   TensorListFromTensor=_list_of_tensor,
   TensorListLength=_length,
