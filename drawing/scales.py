@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib import ticker
 
 _MOST_TICKS = 7
+_LEAST_TICKS = 3  # of a log scale, whose ticks in a decade are the first of these that give so many
+_LOG_STEPS = ((1,), (1, 2, 5), (1, 2, 3, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))
 
 
 def mark_rounds(axes: Any, rounds: Iterable[float]) -> None:
@@ -30,8 +32,11 @@ def log_y(axes: Any) -> None:
   if axes.get_ylabel():
     axes.set_ylabel(f'{axes.get_ylabel()}\nlog scale')
   low, high = axes.get_ylim()
-  decades = np.log10(high / low)
-  steps = (1, 1.5, 2, 3, 4, 5, 6, 8) if decades < 0.7 else (1, 2, 5) if decades < 2.5 else (1,)
+  decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+  for steps in _LOG_STEPS:
+    ticks = np.outer(steps, 10.0**decades)
+    if np.count_nonzero((low <= ticks) & (ticks <= high)) >= _LEAST_TICKS:
+      break
   axes.yaxis.set_major_locator(ticker.LogLocator(subs=steps))
   axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f'{value:g}'))
   axes.yaxis.set_minor_locator(ticker.NullLocator())

@@ -4,7 +4,7 @@ import logging
 import math
 import pathlib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import matplotlib
 import numpy as np
@@ -131,17 +131,19 @@ def _curves(table: MetricTable, metric: str) -> Mapping[str, str]:
 logging.getLogger('fontTools').setLevel(logging.WARNING)
 
 # Without the day on which they were drawn: the same run draws the same files.
-_FORMATS: tuple[tuple[str, dict[str, None]], ...] = (
-  ('.png', {}), ('.svg', {'Date': None}), ('.pdf', {'CreationDate': None}),
-)  # fmt: skip
+_FORMATS: dict[str, dict[str, None]] = {
+  '.png': {}, '.svg': {'Date': None}, '.pdf': {'CreationDate': None},
+}  # fmt: skip
 
 
-def save(drawing: figure.Figure, stem: pathlib.Path) -> list[pathlib.Path]:
-  """Writes a figure as PNG, SVG and PDF, atomically."""
+def save(
+  drawing: figure.Figure, stem: pathlib.Path, formats: Iterable[str] = tuple(_FORMATS)
+) -> list[pathlib.Path]:
+  """Writes a figure, by default as PNG, SVG and PDF, atomically."""
   written = []
-  for suffix, metadata in _FORMATS:
+  for suffix in formats:
     path = stem.with_suffix(suffix)
     with files.writing_atomically(path) as temporary:
-      drawing.savefig(temporary, format=suffix[1:], dpi=150, metadata=metadata)
+      drawing.savefig(temporary, format=suffix[1:], dpi=150, metadata=_FORMATS[suffix])
     written.append(path)
   return written

@@ -11,6 +11,7 @@ import pandas as pd
 
 from experiments.folder import files
 from experiments.recipes.recipes import Recipe
+from experiments.reports import layout
 from experiments.running.progress import show, show_mean, show_seconds
 from experiments.sweeps import table as sweep_table
 
@@ -37,7 +38,7 @@ def write(
   changed: str = '',
   spent: Sequence[str] = (),
 ) -> pathlib.Path:
-  """Writes NAME.md, and its pictures under images/.
+  """Writes NAME.md, and its pictures with their tables under images/.
 
   Args:
     folder: where.
@@ -57,10 +58,14 @@ def write(
   pictures = []
   figures = _figures(recipe, drawings)
   for name in figures:
-    target = folder / 'images' / f'{recipe.name}_{name}.png'
-    with files.writing_atomically(target) as temporary:
-      shutil.copyfile(drawings / f'{name}.png', temporary)
-    pictures.append(f'![{recipe.title}](images/{target.name})')
+    target = folder / 'images' / f'{recipe.name}_{name}'
+    for suffix in ('.png', '.csv'):
+      with files.writing_atomically(target.with_suffix(suffix)) as temporary:
+        shutil.copyfile((drawings / name).with_suffix(suffix), temporary)
+    pictures.append(
+      f'![{recipe.title}](images/{target.name}.png)\n\n'
+      f'[The numbers of this figure](images/{target.name}.csv)'
+    )
   facts = [
     ('paper', f'{recipe.paper}, {recipe.source}'),
     ('data', ', '.join(f'`{name}`' for name in recipe.dataset_files) or recipe.data_at_hand),
@@ -115,7 +120,8 @@ def _guarantees(runs: Sequence[pathlib.Path]) -> list[str]:
 
 def _curves(path: pathlib.Path) -> str:
   """The points of a figure over epsilon as a table: a row for each budget."""
-  points = pd.read_csv(path).fillna({'problem': ''})
+  points = layout.read_table(path)
+  points = points[points['budget'] < math.inf]
   several = points['problem'].nunique() > 1
   line = points['problem'] + ': ' + points['method'] if several else points['method']
   table = points.assign(line=line).pivot(index='budget', columns='line', values='mean')

@@ -30,6 +30,28 @@ def distributions(data: ReportData) -> Drawing | None:
   own = frame.groupby(['setting', 'client'], sort=False)['value'].mean().reset_index()
   shown, words = choosing.shown_of(data, own['setting'], _MOST_BOXES)
   methods = dict(zip(data.labels, (run.config.method for run in data.runs), strict=True))
+  rows = [own[own['setting'] == name].assign(method=methods[name]) for name in shown]
+  return Drawing(
+    name='clients',
+    title='The clients one by one',
+    caption=(
+      'Boxes hold the middle half of the clients and the median, whiskers reach 1.5 boxes more, '
+      "the diamond is the mean; a client's value is its mean over the seeds. How many clients lie "
+      f'beyond the panel is said beside it.{words}'
+    ),
+    data=pd.concat(rows, ignore_index=True).assign(metric=data.metric),
+    draw=draw_distributions,
+  )
+
+
+def draw_distributions(own: pd.DataFrame) -> figure.Figure:
+  """Draws a box for each setting.
+
+  Args:
+    own: setting, method, client, value, metric.
+  """
+  shown = list(dict.fromkeys(own['setting']))
+  methods = dict(zip(own['setting'], own['method'], strict=True))
   drawing = figure.Figure(figsize=(7.4, 1.3 + layout.height_of(shown)), layout='constrained')
   axes = drawing.subplots()
   values = [own.loc[own['setting'] == n, 'value'].dropna().to_numpy() for n in shown]
@@ -53,19 +75,9 @@ def distributions(data: ReportData) -> Drawing | None:
     )  # fmt: skip
   axes.set_yticks(range(1, len(shown) + 1), layout.wrapped(shown), fontsize=8)
   axes.invert_yaxis()
-  axes.set_xlabel(f'{layout.WORDS[data.metric]} of each client')
+  axes.set_xlabel(f'{layout.WORDS[layout.metric_of(own)]} of each client')
   axes.set_ylabel('setting')
-  return Drawing(
-    name='clients',
-    title='The clients one by one',
-    caption=(
-      'Boxes hold the middle half of the clients and the median, whiskers reach 1.5 boxes more, '
-      "the diamond is the mean; a client's value is its mean over the seeds. How many clients lie "
-      f'beyond the panel is said beside it.{words}'
-    ),
-    drawing=drawing,
-    data=own,
-  )
+  return drawing
 
 
 def gains(data: ReportData) -> Drawing | None:
@@ -73,12 +85,31 @@ def gains(data: ReportData) -> Drawing | None:
   pairs, chosen = _differences(data)
   if not pairs:
     return None
-  high = sweep_table.is_better_high(data.metric)
-  drawing, panels = layout.panels(
-    len(pairs), columns=2, each=(4.3, 2.7), share_x=False, share_y=False
+  rows = [d.rename('gain').reset_index().assign(comparison=words) for words, d in pairs]
+  return Drawing(
+    name='gains',
+    title='Who gains and who loses',
+    caption='Every bar is a client, sorted: above zero (blue) it is better off, below (orange) '
+    'worse. How many bars go beyond a panel is said above it; gains.csv has them all.'
+    f'{chosen}',
+    data=pd.concat(rows, ignore_index=True).assign(metric=data.metric),
+    draw=draw_gains,
   )
-  for axes, (words, difference) in zip(panels, pairs, strict=True):
-    numbers = difference.to_numpy()
+
+
+def draw_gains(table: pd.DataFrame) -> figure.Figure:
+  """Draws a bar for each client, a panel for each comparison.
+
+  Args:
+    table: comparison, client, gain (sorted), metric.
+  """
+  high = sweep_table.is_better_high(layout.metric_of(table))
+  parts = list(table.groupby('comparison', sort=False))
+  drawing, panels = layout.panels(
+    len(parts), columns=2, each=(4.3, 2.7), share_x=False, share_y=False
+  )
+  for axes, (words, own) in zip(panels, parts, strict=True):
+    numbers = own['gain'].to_numpy()
     better = numbers > 0
     axes.bar(range(len(numbers)), numbers, width=1.0, color=[_GAIN if b else _LOSS for b in better])
     axes.axhline(0, color='black', linewidth=0.8)
@@ -88,21 +119,12 @@ def gains(data: ReportData) -> Drawing | None:
     axes.set_ylim(low - margin, top + margin)
     beyond = house.beyond(numbers, low - margin, top + margin)
     counted = f'{better.sum()} of {len(numbers)} clients gain' + (f'; {beyond}' if beyond else '')
-    lines = [*textwrap.wrap(words, _TITLE), *textwrap.wrap(counted, _TITLE)]
+    lines = [*textwrap.wrap(str(words), _TITLE), *textwrap.wrap(counted, _TITLE)]
     axes.set_title('\n'.join(lines), fontsize=8, loc='left')
     axes.set_xticks([])
     axes.set_xlabel('clients, sorted', fontsize=8)
     axes.set_ylabel(_GAIN_WORDS[high], fontsize=8)
-  table = pd.concat([d.rename('gain').reset_index().assign(comparison=words) for words, d in pairs])
-  return Drawing(
-    name='gains',
-    title='Who gains and who loses',
-    caption='Every bar is a client, sorted: above zero (blue) it is better off, below (orange) '
-    'worse. How many bars go beyond a panel is said above it; gains.csv has them all.'
-    f'{chosen}',
-    drawing=drawing,
-    data=table,
-  )
+  return drawing
 
 
 def _differences(data: ReportData) -> tuple[list[tuple[str, pd.Series]], str]:

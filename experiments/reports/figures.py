@@ -4,7 +4,6 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 
-import matplotlib
 import pandas as pd
 from matplotlib import figure, ticker
 
@@ -19,9 +18,6 @@ from processes.declaration import EndPoint
 
 _MOST_LINES = len(house.COLOURS)
 _MOST_PANELS = 4
-# A panel shows the large budgets again where the methods' values there spread over less than this
-# share of all of them.
-_CROWDED = 0.3
 _AROUND = 0.9  # inches of a panel's title, ticks and label
 _ENDS = {EndPoint.LOCAL: 'local training', EndPoint.GLOBAL: 'federated averaging'}
 
@@ -32,8 +28,7 @@ def draw_all(data: ReportData, further: Sequence[Draw] = ()) -> list[Drawing]:
   """All figures, and further ones, for which the runs have something to show."""
   if data.curves.empty:
     return []
-  with matplotlib.rc_context(house.STYLE):
-    drawn = [draw(data) for draw in (*_FIGURES, *further)]
+  drawn = [draw(data) for draw in (*_FIGURES, *further)]
   return [d for d in drawn if d is not None]
 
 
@@ -47,30 +42,49 @@ def learning_curves(data: ReportData) -> Drawing | None:
   names, words = choosing.shown_of(data, curves['setting'], _MOST_PANELS * _MOST_LINES)
   configs = dict(zip(data.labels, (run.config for run in data.runs), strict=True))
   parts = _parts_by_budget(configs, names)
-  labels = [_short(part, title) for title, part in parts]
-  drawing, panels = _side_by_side(len(parts), room=max(map(house.height_of_ends, labels)))
-  for axes, (title, part), short in zip(panels, parts, labels, strict=True):
-    styles = layout.styles_of([configs[name].method for name in part])
-    for name, label, style in zip(part, short, styles, strict=True):
-      own = curves[curves['setting'] == name]
-      layout.curve(
-        axes, own, 'round', style, label, of=len(part), markevery=max(1, len(own) // 8)
-      )  # fmt: skip
-    here = curves[curves['setting'].isin(part)]
-    axes.set_title(title, loc='left')
-    axes.set_xlabel('communication rounds')
-    house.mark_rounds(axes, here['round'])
-    axes.set_ylabel(layout.WORDS[data.metric])
-    layout.fit(axes, here)
-    layout.scale_errors(axes, data.metric)
-    house.label_ends(axes)
+  rows = [
+    curves[curves['setting'] == name].assign(panel=title, method=configs[name].method)
+    for title, part in parts
+    for name in part
+  ]
   return Drawing(
     name='learning_curves',
     title='Learning curves',
     caption=f'{data.bands}{words}',
-    drawing=drawing,
-    data=curves,
+    data=pd.concat(rows, ignore_index=True).assign(metric=data.metric),
+    draw=draw_learning_curves,
   )
+
+
+def draw_learning_curves(curves: pd.DataFrame) -> figure.Figure:
+  """Draws learning curves.
+
+  Args:
+    curves: panel, setting, method, round, mean, std, seeds, metric.
+  """
+  metric = layout.metric_of(curves)
+  parts = [
+    own[own['setting'].isin(own['setting'].unique()[start : start + _MOST_LINES])]
+    for _, own in curves.groupby('panel', sort=False)
+    for start in range(0, own['setting'].nunique(), _MOST_LINES)
+  ]
+  labels = [_short(list(own['setting'].unique()), own['panel'].iloc[0]) for own in parts]
+  drawing, panels = _side_by_side(len(parts), room=max(map(house.height_of_ends, labels)))
+  for axes, here, short in zip(panels, parts, labels, strict=True):
+    lines = [own for _, own in here.groupby('setting', sort=False)]
+    styles = layout.styles_of([own['method'].iloc[0] for own in lines])
+    for own, label, style in zip(lines, short, styles, strict=True):
+      layout.curve(
+        axes, own, 'round', style, label, of=len(lines), markevery=max(1, len(own) // 8)
+      )  # fmt: skip
+    axes.set_xlabel('communication rounds')
+    house.mark_rounds(axes, here['round'])
+    axes.set_ylabel(layout.WORDS[metric])
+    start = layout.fit(axes, here)
+    axes.set_title(', '.join(filter(None, (here['panel'].iloc[0], start))), loc='left')
+    layout.scale_errors(axes, metric)
+    house.label_ends(axes)
+  return drawing
 
 
 def _short(names: Sequence[str], title: str) -> list[str]:
@@ -79,7 +93,7 @@ def _short(names: Sequence[str], title: str) -> list[str]:
 
 
 def _parts_by_budget(configs, names: Sequence[str]) -> list[tuple[str, list[str]]]:
-  """(title, settings) of each panel: the settings of one budget, as many as have a colour."""
+  """(title, settings) of each budget."""
   asked: dict[str, list[str]] = {}
   for name in names:
     config = configs[name]
@@ -87,11 +101,7 @@ def _parts_by_budget(configs, names: Sequence[str]) -> list[tuple[str, list[str]
     if config.target_epsilon is not None:
       words = f'epsilon {config.target_epsilon:g}'
     asked.setdefault(words, []).append(name)
-  return [
-    (title, part[start : start + _MOST_LINES])
-    for title, part in asked.items()
-    for start in range(0, len(part), _MOST_LINES)
-  ]
+  return list(asked.items())
 
 
 def privacy_utility(data: ReportData) -> Drawing | None:
@@ -107,27 +117,26 @@ def privacy_utility(data: ReportData) -> Drawing | None:
   chosen, caption = choosing.best_settings(data, private, ['problem', 'method', 'budget'])
   public = last[last['epsilon'] == math.inf]
   free = choosing.best_settings(data, public, ['problem', 'method'])[0] if len(public) else public
-  drawing = front(chosen, free, data.metric, data.common_delta)
+  points = pd.concat([chosen, free.assign(budget=math.inf)]) if len(free) else chosen
   return Drawing(
     name='privacy_utility',
     title='Privacy and utility',
     caption=f'{data.bands} {caption}'.strip(),
-    drawing=drawing,
-    data=chosen,
+    data=points.assign(metric=data.metric, delta=data.common_delta),
+    draw=draw_fronts,
   )
 
 
-def front(
-  chosen: pd.DataFrame, free: pd.DataFrame, metric: str, delta: float | None
-) -> figure.Figure:
+def draw_fronts(points: pd.DataFrame) -> figure.Figure:
   """Draws fronts: a panel for each problem, and one more for what is crowded.
 
   Args:
-    chosen: problem, method, budget, mean, std, seeds.
-    free: the same without a budget, of runs without privacy; may be empty.
-    metric: 'accuracy' or 'mse'.
-    delta: that all epsilons belong to; None where they differ.
+    points: problem, method, budget (infinite without privacy), mean, std, seeds, metric, and the
+      delta that all epsilons belong to (missing where they differ).
   """
+  metric, delta = layout.metric_of(points), points['delta'].iloc[0]
+  free = points[points['budget'] == math.inf]
+  chosen = points[points['budget'] < math.inf]
   panels_of: list[tuple[str, str, pd.DataFrame, pd.DataFrame]] = []
   for problem in dict.fromkeys(chosen['problem']):
     own = chosen[chosen['problem'] == problem]
@@ -147,7 +156,7 @@ def front(
     axes.set_xscale('log')
     axes.set_xticks(budgets, [f'{b:g}' for b in budgets])
     axes.xaxis.set_minor_locator(ticker.NullLocator())
-    at = f' at delta {delta:g}' if delta else ''
+    at = f' at delta {delta:g}' if pd.notna(delta) else ''
     axes.set_xlabel(f'epsilon{at} (log scale; less is more private)')
     axes.set_ylabel(layout.WORDS[metric])
     layout.scale_errors(axes, scaled)
@@ -159,10 +168,8 @@ def _crowded(points: pd.DataFrame) -> pd.DataFrame:
   """The points of the larger half of the budgets if they are hard to tell apart; else none."""
   budgets = sorted(points['budget'].unique())
   large = points[points['budget'].isin(budgets[len(budgets) // 2 :])]
-  of_all = points['mean'].max() - points['mean'].min()
-  spread = large['mean'].max() - large['mean'].min()
-  wanted = len(budgets) > 2 and points['method'].nunique() > 1 and spread < _CROWDED * of_all
-  return large if wanted else points[:0]
+  several = len(budgets) > 2 and points['method'].nunique() > 1
+  return large if several and layout.is_crowded(large, points) else points[:0]
 
 
 def against_lambda(data: ReportData) -> Drawing | None:
@@ -185,26 +192,10 @@ def against_lambda(data: ReportData) -> Drawing | None:
   end_points = {m.name: m.end_point for m in processes.METHODS.values() if m.end_point}
   ends = last[last['method'].isin(end_points)]
   end_values = choosing.best_settings(data, ends, ['method', 'asked'])[0] if len(ends) else ends
-  tasks = list(dict.fromkeys(chosen['asked']))
-  drawing, panels = _side_by_side(len(tasks))
-  for axes, task in zip(panels, tasks, strict=True):
-    own = chosen[chosen['asked'] == task]
-    across = end_values[end_values['asked'] == task]
-    layout.lines_of_methods(axes, own, name)
-    for row in sweep_table.records(across):
-      layout.line_across(axes, row['mean'], str(row['method']))
-    if EndPoint.LOCAL not in {end_points[method] for method in across['method']}:
-      # Without any pull a personal model is a local one.
-      for value in own.loc[own[name] == 0, 'mean'][:1]:
-        layout.line_across(axes, value, _local(), ' (lambda 0)')
-    layout.scale_strengths(axes, own[name])
-    axes.set_title(task, loc='left')
-    axes.set_xlabel(f'{symbol(name)} (log scale)')
-    axes.set_ylabel(layout.WORDS[data.metric])
-    layout.scale_errors(axes, data.metric)
-    house.label_ends(axes)
   missing = [w for end, w in _ENDS.items() if end not in map(end_points.get, end_values['method'])]
   words = f' Not run: {" and ".join(missing)}.' if missing else ''
+  points = pd.concat([chosen, end_values]) if len(end_values) else chosen
+  points = points.rename(columns={'asked': 'panel', name: 'strength'})
   return Drawing(
     name='lambda',
     title=f'Between local training and federated averaging: {symbol(name)}',
@@ -212,9 +203,38 @@ def against_lambda(data: ReportData) -> Drawing | None:
       'lambda = 0 is local training, a large lambda goes towards one common model. The lines '
       f'across are the two ends.{words} {data.bands} {caption}'.rstrip()
     ),
-    drawing=drawing,
-    data=chosen,
+    data=points[points['panel'].isin(chosen['asked'])].assign(along=name, metric=data.metric),
+    draw=draw_against_lambda,
   )
+
+
+def draw_against_lambda(points: pd.DataFrame) -> figure.Figure:
+  """Draws curves over the strength of personalisation, and its ends as lines across.
+
+  Args:
+    points: panel, method, strength (missing for an end), mean, std, seeds, metric, and the
+      strength's setting `along`.
+  """
+  metric, along = layout.metric_of(points), symbol(points['along'].iloc[0])
+  titles = list(dict.fromkeys(points['panel']))
+  drawing, panels = _side_by_side(len(titles))
+  for axes, title in zip(panels, titles, strict=True):
+    here = points[points['panel'] == title]
+    own, across = here[here['strength'].notna()], here[here['strength'].isna()]
+    layout.lines_of_methods(axes, own, 'strength')
+    for row in sweep_table.records(across):
+      layout.line_across(axes, row['mean'], str(row['method']))
+    if _local() not in set(across['method']):
+      # Without any pull a personal model is a local one.
+      for value in own.loc[own['strength'] == 0, 'mean'][:1]:
+        layout.line_across(axes, value, _local(), ' (lambda 0)')
+    layout.scale_strengths(axes, own['strength'])
+    axes.set_title(title, loc='left')
+    axes.set_xlabel(f'{along} (log scale)')
+    axes.set_ylabel(layout.WORDS[metric])
+    layout.scale_errors(axes, metric)
+    house.label_ends(axes)
+  return drawing
 
 
 _FIGURES: tuple[Draw, ...] = (

@@ -32,12 +32,30 @@ def groups(data: ReportData) -> Drawing | None:
     return None
   frame = data.over_seeds(last, 'setting', 'group', 'metric')
   names, words = choosing.shown_of(data, frame['setting'], _MOST_GROUPS)
+  return Drawing(
+    name='groups',
+    title='Groups of clients',
+    caption='Mean over the clients of a group; the bar is one standard deviation over the seeds. '
+    f'Hollow: the median over the clients.{words}',
+    data=pd.concat([frame[frame['setting'] == name] for name in names], ignore_index=True),
+    draw=draw_groups,
+  )
+
+
+def draw_groups(frame: pd.DataFrame) -> figure.Figure:
+  """Draws the groups' points: a row for each setting, a panel for each model.
+
+  Args:
+    frame: setting, group, metric (of `_models`, or its median), mean, std, seeds.
+  """
+  wanted = _models(layout.metric_of(frame))
+  names = list(dict.fromkeys(frame['setting']))
+  medians = {name.replace('_mean', '_median'): name for name in wanted}
   metrics = [m for m in wanted if m in set(frame['metric'])]
   drawing = figure.Figure(
     figsize=(3.6 * len(metrics) + 2.2, 1.7 + layout.height_of(names)), layout='constrained'
   )
   panels = drawing.subplots(1, len(metrics), squeeze=False, sharey=True)[0]
-  frame = frame[frame['setting'].isin(names)]
   for axes, metric in zip(panels, metrics, strict=True):
     for index, (group, own) in enumerate(frame[frame['metric'] == metric].groupby('group')):
       style = house.line(index)
@@ -53,19 +71,12 @@ def groups(data: ReportData) -> Drawing | None:
       )  # fmt: skip
     axes.set_yticks(range(len(names)), layout.wrapped(names), fontsize=8)
     axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
-    axes.set_xlabel(f'{layout.WORDS[data.metric]},\n{wanted[metric]}')
+    axes.set_xlabel(f'{layout.WORDS[layout.metric_of(frame)]},\n{wanted[metric]}')
   panels[0].set_ylabel('setting')
   panels[0].invert_yaxis()
   handles, labels = panels[0].get_legend_handles_labels()
   drawing.legend(handles, labels, loc='outside upper right', ncols=len(labels), fontsize=8)
-  return Drawing(
-    name='groups',
-    title='Groups of clients',
-    caption='Mean over the clients of a group; the bar is one standard deviation over the seeds. '
-    f'Hollow: the median over the clients.{words}',
-    drawing=drawing,
-    data=frame,
-  )
+  return drawing
 
 
 def groups_along(data: ReportData) -> Drawing | None:
@@ -92,47 +103,61 @@ def groups_along(data: ReportData) -> Drawing | None:
     for row in last[others].to_numpy()
   ]
   frame = data.over_seeds(last.assign(panel=words), 'panel', 'group', 'metric', along)
-  drawing = along_curves(frame, along, data.metric)
   return Drawing(
     name='groups_along',
     title=f'Groups of clients along {symbol(along)}',
     caption='Mean over the clients of a group; dashed the global model, solid their own. '
     f'{data.bands}'.rstrip(),
-    drawing=drawing,
-    data=frame,
+    data=frame.rename(columns={along: 'strength'}).assign(along=along),
+    draw=draw_groups_along,
   )
 
 
-def along_curves(frame: pd.DataFrame, along: str, metric: str) -> figure.Figure:
+def draw_groups_along(frame: pd.DataFrame) -> figure.Figure:
   """Draws the groups' curves: a colour for each group, a panel for each of the other settings.
 
   Args:
-    frame: panel, group, metric (of `_models`), `along`, mean, std, seeds.
-    along: the setting of the x axis.
-    metric: 'accuracy' or 'mse'.
+    frame: panel, group, metric (of `_models`), strength, mean, std, seeds, and the strength's
+      setting `along`.
   """
+  metric, along = layout.metric_of(frame), symbol(frame['along'].iloc[0])
   wanted = _models(metric)
-  titles = list(dict.fromkeys(frame['panel']))[:_MOST_ALONG]
+  parts = [
+    part
+    for title, own in list(frame.groupby('panel', sort=False))[:_MOST_ALONG]
+    for part in ((str(title), own), *_without_collapse(str(title), own, along))
+  ]
   every = sorted(frame['group'].unique())
   drawing, panels = layout.panels(
-    len(titles), columns=2, each=(5.2, 3.4), share_x=False, share_y=False
+    len(parts), columns=2, each=(5.2, 3.4), share_x=False, share_y=False
   )
-  for axes, title in zip(panels, titles, strict=True):
-    here = frame[frame['panel'] == title]
+  for axes, (title, here) in zip(panels, parts, strict=True):
     for index, (name, model) in enumerate(wanted.items()):
       for place, group in enumerate(every):
-        own = here[(here['group'] == group) & (here['metric'] == name)].sort_values(along)
+        own = here[(here['group'] == group) & (here['metric'] == name)].sort_values('strength')
         style = house.line(place)
         style = house.Line(
           colour=style.colour, marker=house.MARKERS[place + len(every) * index],
           dash=_SOLID if model == 'own model' else _DASHED,
         )  # fmt: skip
         label = f'{str(group).replace("_", " ")},\n{model}'
-        layout.curve(axes, own, along, style, label, of=len(every) * len(wanted))
-    layout.scale_strengths(axes, here[along])
+        layout.curve(axes, own, 'strength', style, label, of=len(every) * len(wanted))
+    layout.scale_strengths(axes, here['strength'])
     axes.set_title(textwrap.fill(title, 56), loc='left')
-    axes.set_xlabel(f'{symbol(along)} (log scale)')
+    axes.set_xlabel(f'{along} (log scale)')
     axes.set_ylabel(layout.WORDS[metric])
     layout.scale_errors(axes, metric)
     house.label_ends(axes)
   return drawing
+
+
+def _without_collapse(
+  title: str, points: pd.DataFrame, along: str
+) -> list[tuple[str, pd.DataFrame]]:
+  """A further panel without the least strength, where what happens there flattens all else."""
+  least, *others = sorted(points['strength'].unique())
+  rest = points[points['strength'] > least]
+  if len(others) < 2 or not layout.is_crowded(rest, points):
+    return []
+  words = f'the same, {along} {text(min(others))} and more'
+  return [(f'{title}: {words}' if title else words, rest)]

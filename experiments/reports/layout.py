@@ -5,10 +5,11 @@ figure can be read without colour.
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import matplotlib
 import numpy as np
@@ -25,34 +26,62 @@ LABEL_WIDTH = 38  # characters
 NARROW = 24  # of a line's own label
 _TICK_GAP = 0.11  # of the axis, between two values' ticks
 _LOG_FROM = 2.0  # errors that differ by this factor
+_CROWDED = 0.3  # the share of all values' spread under which a part of them is drawn again
+# Columns of figures' tables that hold words, be they empty.
+_WORDS_IN = (
+  'problem', 'method', 'setting', 'panel', 'group', 'metric', 'along', 'mechanism', 'comparison',
+  'client',
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drawing:
-  """One figure.
+  """One figure, and the table that it is drawn from.
 
   Attributes:
     name: of its files.
     title: what it shows.
     caption: how to read it, and how what it shows was chosen.
-    drawing: the figure.
-    data: what was drawn.
+    data: all that is drawn; `draw` sees nothing else, so that a stored table can be drawn again.
+    draw: makes the figure of such a table.
   """
 
   name: str
   title: str
   caption: str
-  drawing: figure.Figure
   data: pd.DataFrame
+  draw: Callable[[pd.DataFrame], figure.Figure]
+
+  @functools.cached_property
+  def drawing(self) -> figure.Figure:
+    """The figure."""
+    with matplotlib.rc_context(house.STYLE):
+      return self.draw(self.data)
 
   def save(self, folder: pathlib.Path) -> list[pathlib.Path]:
     """Writes PNG, SVG, PDF and CSV."""
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(house.STYLE):
       written = figures.save(self.drawing, folder / self.name)
-    with files.writing_atomically(folder / f'{self.name}.csv') as temporary:
+    return [*written, self.save_table(folder)]
+
+  def save_table(self, folder: pathlib.Path) -> pathlib.Path:
+    """Writes CSV."""
+    path = folder / f'{self.name}.csv'
+    with files.writing_atomically(path) as temporary:
       self.data.to_csv(temporary, index=False)
-    return [*written, folder / f'{self.name}.csv']
+    return path
+
+
+def read_table(path: pathlib.Path) -> pd.DataFrame:
+  """The table of a figure, as `Drawing.save` wrote it."""
+  table = pd.read_csv(path, dtype=dict.fromkeys(_WORDS_IN, str), float_precision='round_trip')
+  return table.fillna({name: '' for name in _WORDS_IN if name in table})
+
+
+def metric_of(table: pd.DataFrame) -> str:
+  """'accuracy' or 'mse', by a table's column `metric`."""
+  return 'accuracy' if 'accuracy' in table['metric'].iloc[0] else 'mse'
 
 
 def panels(
@@ -169,11 +198,45 @@ def scale_errors(axes, metric: str) -> None:
     house.log_y(axes)
 
 
-def fit(axes, curves: pd.DataFrame) -> None:
-  """Keeps one run that has diverged from flattening all others."""
+def is_crowded(part: pd.DataFrame, every: pd.DataFrame) -> bool:
+  """Whether these means are hard to tell apart beside all, and could be told by themselves.
+
+  They could not if they were all within what a seed does.
+  """
+  spread = _spread(part['mean'])
+  return spread < _CROWDED * _spread(every['mean']) and part['std'].fillna(0.0).median() <= spread
+
+
+def _spread(values: pd.Series) -> float:
+  return float(values.max() - values.min())
+
+
+def fit(axes, curves: pd.DataFrame) -> str:
+  """Keeps one run that has diverged, and the untrained start, from flattening all others.
+
+  Args:
+    axes: where.
+    curves: round, mean, std, metric.
+
+  Returns:
+    Words on the start if it is not shown, else ''.
+  """
   top, low = curves['mean'].quantile(0.98), curves['mean'].min()
   if math.isfinite(top) and curves['mean'].max() > low + 5 * (top - low) > low:
     axes.set_ylim(top=top + 0.2 * (top - low))
+  start = curves['round'] == curves['round'].min()
+  rest = curves[~start]
+  seen, every = rest['mean'], curves['mean']
+  if metric_of(curves) == 'mse' and every.min() > 0:
+    seen, every = np.log(seen), np.log(every)  # as `scale_errors` shows them
+  if not 0 < _spread(seen) < _CROWDED * _spread(every):
+    return ''
+  low, top = (rest['mean'] - rest['std']).min(), (rest['mean'] + rest['std']).max()
+  margin = 0.05 * (top - low)
+  axes.set_ylim(max(low - margin, 0.0), top + margin)
+  return (
+    f'from {curves.loc[start, "mean"].mean():.2g} at round {curves["round"].min():g}, not shown'
+  )
 
 
 def wrapped(names: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ A line for each mechanism, at the setting that is best on validation data where 
 """
 
 import pandas as pd
+from matplotlib import figure
 
 import drawing as house
 from experiments.config.experiment import ExperimentConfig
@@ -11,7 +12,6 @@ from experiments.folder.metrics import EVERYONE
 from experiments.reports import choosing, layout
 from experiments.reports.data import ReportData
 from experiments.reports.layout import Drawing
-from experiments.sweeps import table as sweep_table
 
 _WORDS = {
   None: 'BandMF',
@@ -55,22 +55,33 @@ def mechanisms(data: ReportData) -> Drawing | None:
   if curves.empty:
     return None
   curves.insert(0, 'mechanism', curves['setting'].map(mechanism))
-  drawing, (axes,) = layout.panels(1, columns=1, each=(7.4, 4.4))
-  for index, row in enumerate(sweep_table.records(chosen)):
-    own = curves[curves['setting'] == row['setting']]
-    layout.curve(axes, own, 'round', house.line(index), str(row['mechanism']), of=len(chosen))
-  axes.set_xlabel('communication rounds')
-  house.mark_rounds(axes, curves['round'])
-  axes.set_ylabel(layout.WORDS[data.metric])
-  layout.scale_errors(axes, data.metric)
-  house.label_ends(axes)
+  rows = [curves[curves['setting'] == name] for name in chosen['setting']]
   return Drawing(
     name='mechanisms',
     title='How the noise of the rounds is made',
     caption=f'{data.bands} {words.replace("At each point", "Of each mechanism")}'.strip(),
-    drawing=drawing,
-    data=pd.DataFrame(curves),
+    data=pd.concat(rows, ignore_index=True).assign(metric=data.metric),
+    draw=draw_mechanisms,
   )
+
+
+def draw_mechanisms(curves: pd.DataFrame) -> figure.Figure:
+  """Draws the curves over the rounds.
+
+  Args:
+    curves: mechanism, round, mean, std, seeds, metric.
+  """
+  metric = layout.metric_of(curves)
+  drawing, (axes,) = layout.panels(1, columns=1, each=(7.4, 4.4))
+  lines = curves.groupby('mechanism', sort=False)
+  for index, (name, own) in enumerate(lines):
+    layout.curve(axes, own, 'round', house.line(index), str(name), of=len(lines))
+  axes.set_xlabel('communication rounds')
+  house.mark_rounds(axes, curves['round'])
+  axes.set_ylabel(layout.WORDS[metric])
+  layout.scale_errors(axes, metric)
+  house.label_ends(axes)
+  return drawing
 
 
 FIGURES = (mechanisms,)

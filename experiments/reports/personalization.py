@@ -33,6 +33,19 @@ def curves(data: ReportData) -> Drawing | None:
   frame = _best(data, metric)
   if frame is None or frame['round'].nunique() < 2:
     return None
+  return Drawing(
+    name='personalization', title='How much to personalise', caption=_CHOSEN,
+    data=frame.assign(metric=metric), draw=draw_curves,
+  )  # fmt: skip
+
+
+def draw_curves(frame: pd.DataFrame) -> figure.Figure:
+  """Draws the curves over the rounds.
+
+  Args:
+    frame: alpha, noise, round, value, epsilon, metric.
+  """
+  metric = frame['metric'].iloc[0]
   noises = sorted(frame.loc[frame['alpha'] > 0, 'noise'].unique())
   if len(noises) > _MOST_PANELS:
     places = np.linspace(0, len(noises) - 1, _MOST_PANELS).round().astype(int)
@@ -62,10 +75,7 @@ def curves(data: ReportData) -> Drawing | None:
   for axes in panels:
     _scale(axes, metric, frame)
   drawing.legend(handles.values(), handles.keys(), loc='outside right upper', fontsize=8)
-  return Drawing(
-    name='personalization', title='How much to personalise', caption=_CHOSEN, drawing=drawing,
-    data=frame,
-  )  # fmt: skip
+  return drawing
 
 
 def front(data: ReportData) -> Drawing | None:
@@ -74,11 +84,30 @@ def front(data: ReportData) -> Drawing | None:
   frame = _best(data, metric)
   if frame is None:
     return None
-  last = frame[frame['round'] == frame['round'].max()].sort_values('epsilon', kind='stable')
-  private = last[(last['alpha'] > 0) & (last['epsilon'] < math.inf)]
-  local = last.loc[last['alpha'] == 0, 'value'].head(1)
-  if private['epsilon'].nunique() < 2:
+  rounds = frame['round']
+  if _private(frame[rounds == rounds.max()])['epsilon'].nunique() < 2:
     return None
+  return Drawing(
+    name='personalization_front', title='Personalisation, privacy and utility', caption=_CHOSEN,
+    data=frame[rounds.isin([rounds.min(), rounds.max()])].assign(metric=metric), draw=draw_front,
+  )  # fmt: skip
+
+
+def _private(frame: pd.DataFrame) -> pd.DataFrame:
+  """What shares anything, and has an epsilon."""
+  return frame[(frame['alpha'] > 0) & (frame['epsilon'] < math.inf)]
+
+
+def draw_front(frame: pd.DataFrame) -> figure.Figure:
+  """Draws the last round over epsilon.
+
+  Args:
+    frame: alpha, round (the first, by which the axis ends, and the last), value, epsilon, metric.
+  """
+  metric = frame['metric'].iloc[0]
+  last = frame[frame['round'] == frame['round'].max()].sort_values('epsilon', kind='stable')
+  private = _private(last)
+  local = last.loc[last['alpha'] == 0, 'value'].head(1)
   drawing = figure.Figure(figsize=(6.4, 4.0), layout='constrained')
   axes = drawing.subplots()
   for alpha, own in private.groupby('alpha'):
@@ -106,10 +135,7 @@ def front(data: ReportData) -> Drawing | None:
   axes.set_ylabel(_words(metric))
   _scale(axes, metric, frame)
   axes.legend(fontsize=8)
-  return Drawing(
-    name='personalization_front', title='Personalisation, privacy and utility', caption=_CHOSEN,
-    drawing=drawing, data=last,
-  )  # fmt: skip
+  return drawing
 
 
 FIGURES = (curves, front)

@@ -46,7 +46,10 @@ def write(
   paths = [pathlib.Path(folder) for folder in folders]
   data = read(paths)
   target = pathlib.Path(output) if output else paths[0] / 'report'
-  target.mkdir(parents=True, exist_ok=True)
+  try:
+    target.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise ValueError(f'no report can be written to {target} ({error.strerror}).') from error
   drawings = report_figures.draw_all(data, (*mechanisms.FIGURES, *personalization.FIGURES))
   for drawing in drawings:
     drawing.save(target)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 from absl import logging
 
+from runtime.quiet import no_stderr
+
 
 def _is_news(record: python_logging.LogRecord) -> bool:
   return 'retracing' not in record.getMessage()
@@ -32,14 +34,8 @@ def quiet() -> Iterator[None]:
   warnings.filterwarnings('ignore')
   # Programs are traced again where shapes differ, as they must be: no news for a user.
   python_logging.getLogger('tensorflow').addFilter(_is_news)
-  saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-  try:
-    os.dup2(null, 2)
+  with no_stderr():
     yield
-  finally:
-    os.dup2(saved, 2)
-    os.close(saved)
-    os.close(null)
 
 
 @contextlib.contextmanager

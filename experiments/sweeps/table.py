@@ -51,6 +51,8 @@ class Run:
     record = _read_json(folder / 'config.json')
     if record is None:
       raise ValueError(f'{folder} holds no run: it has no config.json.')
+    if not isinstance(record, dict) or not isinstance(record.get('config'), dict):
+      raise ValueError(f'{folder / "config.json"} has no configuration of a run.')
     try:
       config = ExperimentConfig.from_json(record['config'])
     except (KeyError, TypeError, ValueError) as error:

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from runtime.quiet import no_stderr
+
 LOCAL = 'local'
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS_TO_CONNECT = 10.0
@@ -44,6 +46,9 @@ def connected(address: str, *, workers: int, flag: str) -> Iterator[Any]:
   """
   os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
+  # Half a minute after its start Ray's core writes to the terminal that it has no dashboard to tell
+  # its metrics to. What is an error for a user comes as an exception.
+  os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
   # Ray's own is 15, beside its driver: anything else that runs would hold the workers up.
   os.environ.setdefault('RAY_worker_niceness', '0')
   try:
@@ -70,7 +75,8 @@ def connected(address: str, *, workers: int, flag: str) -> Iterator[Any]:
   on_sigterm = signal.getsignal(signal.SIGTERM)
   try:
     try:
-      ray.init(**options)
+      with no_stderr():  # the core says which level it logs at
+        ray.init(**options)
     except (ConnectionError, ValueError, RuntimeError) as error:
       raise ValueError(f'--cluster={address}: {error}') from error
     _take_back(on_sigterm)

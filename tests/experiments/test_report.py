@@ -92,7 +92,7 @@ def test_what_comes_from_data_is_escaped(sweep_folder):
 def test_seeds_are_pooled_and_lambda_has_its_end_points(sweep_folder):
   data = report_data.read([sweep_folder])
   drawing = report_figures.against_lambda(data)
-  assert set(drawing.data['mtl_lambda']) == {0.0, 0.1, 1.0}
+  assert set(drawing.data['strength'].dropna()) == {0.0, 0.1, 1.0}
   assert set(drawing.data['seeds']) == {2}
   lines = {line.get_label() for line in drawing.drawing.axes[0].get_lines()}
   assert {'Local', 'FedAvg', 'MR-MTL'} <= lines

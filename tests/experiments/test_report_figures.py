@@ -13,13 +13,14 @@ import tempfile
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib import text
 
 import drawing as house
 import processes
 from analysis import figures as theory
 from experiments.folder import figures as run_figures
 from experiments.folder.metrics import MetricTable
-from experiments.recipes import recipes
+from experiments.recipes import pictures, recipes
 from experiments.reports import clients as report_clients
 from experiments.reports import data as report_data
 from experiments.reports import figures as report_figures
@@ -136,6 +137,19 @@ def test_figures_of_reports(name, tmp_path):
   assert expected <= {drawing.name for drawing in drawn}
   for drawing in drawn:
     assert not overlaps.faults(drawing.drawing), drawing.name
+    again = pictures.draw(drawing.save_table(tmp_path))
+    again.draw_without_rendering()  # which finds the ticks
+    assert _content(again) == _content(drawing.drawing), drawing.name
+
+
+def _content(drawn):
+  """Every line's points and style, and every word."""
+  lines = [
+    (line.get_xydata().tolist(), line.get_color(), line.get_marker(), line._dash_pattern)
+    for axes in drawn.axes
+    for line in axes.get_lines()
+  ]
+  return repr(lines), [artist.get_text() for artist in drawn.findobj(text.Text)]
 
 
 def test_clients_far_off_are_counted_above_the_bars(tmp_path):

@@ -17,6 +17,7 @@ from absl.testing import flagsaver
 
 import datasets
 from experiments import cli
+from tests.experiments import test_report
 
 PRIVATE = ('--privacy=client', '--noise_multiplier=1', '--delta=1e-3')
 SILOS = ('--method=mr_mtl', '--privacy=example', '--delta=1e-3')
@@ -281,6 +282,43 @@ def test_other_tools(module, arguments, message, wrong_files, capsys, monkeypatc
   assert 'error: ' in said.splitlines()[-1] and 'Traceback' not in said
   assert message in said.splitlines()[-1] and len(said.splitlines()) <= 4
   assert not list(tmp_path.rglob('*'))  # nothing was begun
+
+
+# A file of a run, what it holds, and a part of the line that a report of it gives.
+RUNS = [
+  ('config.json', '', 'config.json is damaged'),
+  ('config.json', '{"config":', 'config.json is damaged'),
+  ('config.json', '[1]', 'config.json has no configuration of a run'),
+  ('config.json', '{}', 'config.json has no configuration of a run'),
+  ('config.json', '{"config": 3}', 'config.json has no configuration of a run'),
+  ('config.json', '{"config": {"roundz": 3}}', 'did you mean rounds?'),
+  ('config.json', '{"config": {"rounds": -3}}', '--rounds=-3 must be at least 1'),
+  ('metrics.parquet', '', 'metrics.parquet cannot be read as a table of metrics'),
+  ('metrics.parquet', 'PAR1', 'metrics.parquet cannot be read as a table of metrics'),
+  ('privacy.json', '{', 'privacy.json is damaged'),
+  ('summary.json', '{', 'summary.json is damaged'),
+]
+
+
+@pytest.mark.parametrize(('name', 'content', 'message'), RUNS)
+def test_reports_of_damaged_runs(name, content, message, tmp_path, capsys):
+  test_report.make_run(tmp_path / 'run', target_epsilon=2.0, **test_report.PRIVATE)
+  (tmp_path / 'run' / name).write_text(content)
+  _refused([str(tmp_path)], message, capsys)
+  assert not (tmp_path / 'report' / 'report.html').exists()
+
+
+@pytest.mark.parametrize('place', ['taken', 'taken/below', '/proc/nothing'])
+def test_places_where_no_report_can_be(place, tmp_path, capsys):
+  test_report.make_run(tmp_path / 'run', target_epsilon=2.0, **test_report.PRIVATE)
+  (tmp_path / 'taken').write_text('mine')
+  _refused([str(tmp_path), f'--output={tmp_path / place}'], 'no report can be written to', capsys)
+
+
+def _refused(arguments, message, capsys):
+  assert importlib.import_module('experiments.reports.report').main(['report', *arguments]) == 2
+  (line,) = capsys.readouterr().err.strip().splitlines()
+  assert line.startswith('error: ') and message in line and len(line) < 600
 
 
 def test_an_audit_attacks_one_thing(capsys):
