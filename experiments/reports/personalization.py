@@ -110,9 +110,10 @@ def draw_front(frame: pd.DataFrame) -> figure.Figure:
   local = last.loc[last['alpha'] == 0, 'value'].head(1)
   drawing = figure.Figure(figsize=(6.4, 4.0), layout='constrained')
   axes = drawing.subplots()
-  for alpha, own in private.groupby('alpha'):
+  for alpha in sorted(private['alpha'].unique()):
+    own = private[private['alpha'] == alpha]
     x, y = own['epsilon'], own['value']
-    if math.isinf(float(alpha)):
+    if math.isinf(alpha):
       axes.plot(x, y, color=_GLOBAL, linewidth=1.6, linestyle='--', label='global only')
     else:
       axes.plot(x, y, color=_BETWEEN, linewidth=0.9, alpha=0.6)
