@@ -59,7 +59,7 @@ def test_every_round_has_its_own_best_step_size(folder):
   assert table[0.0, 1.0, 10] == 4 and table[0.0, 1.0, 20] == 3  # the other one diverged
   assert 'CHOSEN ON TEST DATA' in drawing.caption
   panels = drawing.drawing.axes
-  assert [axes.get_title() for axes in panels] == [
+  assert [axes.get_title(loc='left') for axes in panels] == [
     'noise multiplier 1\nepsilon 20 at the end',
     'noise multiplier 10\nepsilon 2 at the end',
   ]
