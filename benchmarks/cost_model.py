@@ -31,6 +31,7 @@ from scipy import optimize
 
 HOSTS = (10, 100, 1000)
 _FAN_OUT = 8
+_GIGABITS = 10.0  # a second: of a network beside which the model is read off, too
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,17 +39,26 @@ class Measured:
   """One case over workers of one machine.
 
   Attributes:
+    case: its name.
     workers: n.
     compute: seconds that its clients take in one process on one core, per worker, times the
       workers that share a core.
-    bytes: B, sent and received by one worker in a round.
+    sent: bytes sent to one worker in a round.
+    received: bytes heard from one.
     seconds: of a round.
   """
 
+  case: str
   workers: int
   compute: float
-  bytes: float
+  sent: float
+  received: float
   seconds: float
+
+  @property
+  def bytes(self) -> float:
+    """B."""
+    return self.sent + self.received
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,9 +125,11 @@ def measured(results: Mapping[str, Mapping[str, Any]], cpus: int) -> list[Measur
     workers = int(number)
     cases.append(
       Measured(
+        case=name,
         workers=workers,
         compute=alone['seconds_per_round'] * max(1.0, workers / cpus),
-        bytes=1e3 * (result['kilobytes_sent'] + result['kilobytes_received']),
+        sent=1e3 * result['kilobytes_sent'],
+        received=1e3 * result['kilobytes_received'],
         seconds=result['seconds_per_round'],
       )
     )
@@ -125,12 +137,34 @@ def measured(results: Mapping[str, Mapping[str, Any]], cpus: int) -> list[Measur
 
 
 def report(model: CostModel, cases: Sequence[Measured]) -> str:
-  """The fit, and what it says of many hosts, in Markdown."""
+  """What was measured, the fit, and what it says of many hosts, in Markdown."""
   lines = [
+    '| case | sent to a worker, MB | heard from one, MB | its clients in one process, s'
+    ' | a round, s | times one process | fitted, s |',
+    '| --- | --- | --- | --- | --- | --- | --- |',
+  ]
+  lines += [
+    f'| {c.case} | {c.sent / 1e6:.3g} | {c.received / 1e6:.3g} | {c.compute:.3g} | {c.seconds:.3g}'
+    f' | {c.seconds / c.compute:.2f} | {model.seconds(c.workers, c.compute, c.bytes):.3g} |'
+    for c in cases
+  ]
+  lines += [
+    '',
     f'Fitted to {len(cases)} cases, the worst of which is off by {model.error:.0%}: '
     f's = {model.slowdown:.2f}, L = {1e3 * model.round:.3g} ms, m = {1e3 * model.host:.3g} ms, '
     f'b = {1e9 * model.byte:.3g} ns.',
-    '',
+  ]
+  slower = dataclasses.replace(model, byte=model.byte + 8e-9 / _GIGABITS)
+  for words, of in (
+    ('With paths as wide as on one machine:', model),
+    (f'With one network of {_GIGABITS:g} Gbit/s at the driver:', slower),
+  ):
+    lines += ['', words, '', *_many_hosts(of)]
+  return '\n'.join(lines) + '\n'
+
+
+def _many_hosts(model: CostModel) -> list[str]:
+  lines = [
     '| a host computes, s | totals, MB | 10 hosts | 100 | 1,000 | 1,000 in a tree of 8 | the driver'
     ' is the limit from |',
     '| --- | --- | --- | --- | --- | --- | --- |',
@@ -143,7 +177,7 @@ def report(model: CostModel, cases: Sequence[Measured]) -> str:
         f'| {compute:g} | {size / 1e6:g} | {times} | {tree:.3g} s'
         f' | {model.limit(compute, size):,.0f} hosts |'
       )
-  return '\n'.join(lines) + '\n'
+  return lines
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

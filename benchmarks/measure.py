@@ -4,6 +4,7 @@ Prints one line of JSON. A process of its own makes the first round's time and t
 peak memory those of the case alone.
 """
 
+import collections
 import dataclasses
 import json
 import os
@@ -164,42 +165,52 @@ def _uneven(name: str, rounds: int, most: int, cohort: int) -> dict[str, Any]:
   sizes = published.heavy_tailed(cohort, most)
   each = round(sizes.mean())
   cases = {'uneven': (most, sizes), 'even': (each, np.full(cohort, each))}
-  seconds: dict[str, list[float]] = {name: [] for name in cases}
-  rounds_of: dict[str, Callable[[], None]] = {}
+  seconds: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
+  parts: dict[tuple[str, str], Callable[[], None]] = {}
   with runtime.create('xla', devices=_devices()) as machine:
     for case, (rows, own) in cases.items():
-      rounds_of[case] = _repeated(machine, workload.method(rows), workload.data(own, rows))
-    result = _timed(lambda _: [one() for one in rounds_of.values()], 1, warm_up=1)
+      for what, one in _repeated(machine, workload, workload.data(own, rows)).items():
+        parts[what, case] = one
+    result = _timed(lambda _: [one() for one in parts.values()], 1, warm_up=1)
     for _ in range(rounds):
-      for case, one in rounds_of.items():
+      for part, one in parts.items():
         start = time.perf_counter()
         one()
-        seconds[case].append(time.perf_counter() - start)
+        seconds[part].append(time.perf_counter() - start)
     result |= _compiling(machine.context)
-  # The same number of rows, up to rounding.
-  rows_over = float(sizes.sum()) / (each * cohort)
+
+  def times_even(what: str) -> float:
+    pairs = zip(seconds[what, 'uneven'], seconds[what, 'even'], strict=True)
+    # The same number of rows, up to rounding.
+    return statistics.median(a / b for a, b in pairs) * each * cohort / float(sizes.sum())
+
   return result | {
-    'seconds_per_round': statistics.median(seconds['uneven']),
-    'fastest_round': min(seconds['uneven']),
+    'seconds_per_round': statistics.median(seconds['round', 'uneven']),
+    'fastest_round': min(seconds['round', 'uneven']),
     'rounds': rounds,
-    'times_even': statistics.median(
-      a / b for a, b in zip(seconds['uneven'], seconds['even'], strict=True)
-    )
-    / rows_over,
+    'times_even': times_even('round'),
+    'evaluation_times_even': times_even('evaluation'),
     'padding': most * cohort / float(sizes.sum()),
   }
 
 
-def _repeated(machine, method, data) -> Callable[[], None]:
+def _repeated(machine, workload, data) -> dict[str, Callable[[], None]]:
+  """A round of everybody, and an evaluation."""
+  rows = data['x'].shape[1]
+  method = workload.method(rows)
   placed = machine.place(data, work=data['num_examples'])
   state = [method.initial_server_state(0, noise_key=NoiseKey.rehearsal(0))]
+  evaluation = method.build_evaluation('global', workload.examples(rows))
 
   def one_round():
     everybody = np.arange(len(data['x']))
     state[0], metrics = machine.round(method.process.next, state[0], None, placed, everybody)
     machine.to_numpy(metrics)
 
-  return one_round
+  return {
+    'round': one_round,
+    'evaluation': lambda: machine.evaluate(evaluation, state[0], None, placed),
+  }
 
 
 def _dp_sgd_step() -> dict[str, Any]:

@@ -67,6 +67,15 @@ class Workload:
       x_scale=1.0 if self.tokens else 1.0 / 255.0,
     )
 
+  def examples(self, rows: int) -> ExamplesSpec:
+    """The form of a client's examples, padded to `rows`."""
+    return ExamplesSpec(
+      x_shape=(rows, *self.example_shape),
+      x_dtype=np.int32 if self.tokens else np.uint8,
+      y_shape=(rows, *self.label_shape),
+      y_dtype=np.float32 if self.task_kind == 'multilabel' else np.int32,
+    )
+
   def method(self, rows: int | None = None) -> Any:
     """DP-FedAvg with the noise of the hypothetical deployment, for clients of at most `rows`."""
     rows = rows or self.rows
@@ -74,12 +83,7 @@ class Workload:
       'fedavg',
       BuildSpec(
         model=self.network(),
-        examples=ExamplesSpec(
-          x_shape=(rows, *self.example_shape),
-          x_dtype=np.int32 if self.tokens else np.uint8,
-          y_shape=(rows, *self.label_shape),
-          y_dtype=np.float32 if self.task_kind == 'multilabel' else np.int32,
-        ),
+        examples=self.examples(rows),
         plan=hypothetical.HypotheticalDeployment(
           cohorts=sampling.FixedSizeCohorts(self.population, self.cohort),
           deployed=sampling.PoissonCohorts(10**6, self.noise_cohort / 10**6),

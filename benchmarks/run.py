@@ -156,10 +156,10 @@ def claims(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str
   add(
     ('uneven_clients',),
     'Clients of 1 to 512 examples: time over as many rows in equal clients',
-    lambda uneven: uneven['times_even'],
-    '{:.2f}',
+    lambda uneven: (uneven['times_even'], uneven['evaluation_times_even']),
+    '{0[0]:.2f}; evaluation {0[1]:.2f}',
     '<= 1.3',
-    lambda v: v <= 1.3,
+    lambda v: max(v) <= 1.3,
   )
   for workers in (1, 2, 4):
     add(

@@ -12,6 +12,7 @@ import tensorflow as tf
 from privacy import selection
 from processes import setup
 from processes.aggregation import agreement_metrics, agreement_report
+from processes.examples import sums_of_examples
 from processes.method import BuildSpec, Tree
 from runtime import random_streams
 from runtime.noise_key import NOISE_KEY
@@ -165,21 +166,22 @@ class ClusterModels:
   def _scores(self, server, data, count):
     """Scores [G] of the first `count` clusters; the work of the others is saved."""
     model = self._spec.model
-    in_silo = tf.range(data['x'].shape[0]) < data['num_examples']
     num_examples = tf.cast(tf.maximum(data['num_examples'], 1), tf.float32)
     clip = server['hyperparameters']['selection_loss_clip'] if self._private else math.inf
 
-    def mean(values):
-      return tf.reduce_sum(tf.where(in_silo, values, 0.0)) / num_examples
+    def mean(g, value):
+      def of_rows(x, y, is_example):
+        values = value(model.predict(self.model_of(server, g), x), y)
+        return {'sum': tf.reduce_sum(tf.where(is_example, values, 0.0))}
+
+      return sums_of_examples(data, ['sum'], of_rows)['sum'] / num_examples
 
     def score_of(g):
-      outputs = model.predict(self.model_of(server, g), data['x'])
       if self._score == 'error_rate':
-        return 1.0 - mean(model.metrics(outputs, data['y'])['accuracy'])
-      losses = model.loss(outputs, data['y'])
+        return 1.0 - mean(g, lambda outputs, y: model.metrics(outputs, y)['accuracy'])
       if self._score == 'mean_loss':
-        return bounded(mean(losses), clip)
-      return mean(bounded(losses, clip))
+        return bounded(mean(g, model.loss), clip)
+      return mean(g, lambda outputs, y: bounded(model.loss(outputs, y), clip))
 
     def one_cluster(g, scores):
       return g + 1, tf.where(tf.equal(tf.range(self.num_clusters), g), score_of(g), scores)

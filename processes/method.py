@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 
 from processes import common_settings as common
 from processes.declaration import Method
+from processes.examples import sums_of_examples
 from runtime import random_streams
 from runtime.noise_key import NOISE_KEY, NUM_WORDS, SECRETS, NoiseKey
 from settings import Setting
@@ -334,17 +335,17 @@ class FederatedMethod:
     )
     def evaluate_client(server, client, data):
       params = select(server, client)
-      outputs = model.predict(params, data['x'])
-      is_example = tf.range(data['x'].shape[0]) < data['num_examples']
-      weights = tf.where(is_example, model.weigh(data['y']), 0.0)
-      values = Tree(loss=model.loss(outputs, data['y']))
-      values.update(model.metrics(outputs, data['y']))
-      sums = Tree(
-        (name, tf.reduce_sum(tf.where(weights > 0.0, weights * value, 0.0)))
-        for name, value in values.items()
-      )
-      sums['num_examples'] = tf.reduce_sum(weights)
-      return sums
+
+      def of_rows(x, y, is_example):
+        outputs = model.predict(params, x)
+        weights = tf.where(is_example, model.weigh(y), 0.0)
+        values = {'loss': model.loss(outputs, y), **model.metrics(outputs, y)}
+        found = {n: tf.where(weights > 0.0, weights * v, 0.0) for n, v in values.items()}
+        found['num_examples'] = weights
+        return {name: tf.reduce_sum(of_each) for name, of_each in found.items()}
+
+      names = dict.fromkeys(['loss', *model.metric_names, 'num_examples'])
+      return Tree(sums_of_examples(data, [*names], of_rows))
 
     @tff.federated_computation(
       server_type,

@@ -38,6 +38,7 @@ from processes.aggregation import (
   loss_report,
 )  # fmt: skip
 from processes.clusters import bounded
+from processes.examples import sums_of_examples
 from processes.local_training import LocalTrainer
 from processes.method import BuildSpec, FederatedMethod, Tree, assemble
 from processes.tuned_mr_mtl import parse_lambdas
@@ -154,12 +155,13 @@ def build(spec: BuildSpec) -> FederatedMethod:
     """
     clip = server['hyperparameters']['tuning_score_clip']
     deviation = server['hyperparameters']['tuning_score_noise'] * clip
-    held_out = tf.range(data['x'].shape[0]) < data['num_examples']
 
     def score_of(run, scores):
-      outputs = spec.model.predict(_at(client['runs'], run), data['x'])
-      losses = bounded(spec.model.loss(outputs, data['y']), clip)
-      score = tf.reduce_sum(tf.where(held_out, losses, 0.0))
+      def of_rows(x, y, is_example):
+        losses = bounded(spec.model.loss(spec.model.predict(_at(client['runs'], run), x), y), clip)
+        return {'sum': tf.reduce_sum(tf.where(is_example, losses, 0.0))}
+
+      score = sums_of_examples(data, ['sum'], of_rows)['sum']
       return run + 1, tf.where(tf.equal(tf.range(slots), run), score, scores)
 
     count = client['attributes']['tuning_runs']

@@ -31,7 +31,12 @@ def test_the_costs_are_found_again():
   for name in ('slowdown', 'round', 'host', 'byte'):
     assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-6)
   assert found.error < 1e-9
-  assert '| 10 | 13 |' in cost_model.report(found, cases)
+  report = cost_model.report(found, cases)
+  assert '| workers_2_mlp | 7.5 | 7.5 | 0.5 | 0.704 | 1.41 | 0.704 |' in report
+  here, network = report.split('Gbit/s')  # the same tables, the second slower
+  limits = [[line.split(' | ')[-1] for line in t.splitlines() if '| 10 | 13 |' in line]
+            for t in (here, network)]  # fmt: skip
+  assert limits == [['293 hosts |'], ['233 hosts |']]
 
 
 def test_what_no_costs_make_is_told_by_the_error():

@@ -42,7 +42,9 @@ def test_a_case_runs(case, monkeypatch):
     assert result['share_of_product'] > 0
     assert run.claims({'cifar10': result | {'peak_megabytes': 1.0}})[0][0].startswith('CIFAR-10')
   if case == 'clients of different sizes':
-    assert result['times_even'] > 0 and result['padding'] >= 1
+    assert (
+      result['times_even'] > 0 and result['evaluation_times_even'] > 0 and result['padding'] >= 1
+    )
     assert [what for what, *_ in run.claims({'uneven_clients': result})]
   if case == 'cohort workers':
     # Totals of one softmax layer (31 kB) with what counts the clients; cohorts do not matter.
