@@ -18,6 +18,8 @@ from typing import Literal
 
 import numpy as np
 
+from datasets import stored_names
+
 TaskKind = Literal['regression', 'binary', 'classification', 'multilabel', 'next_word']
 TASK_KINDS = ('regression', 'binary', 'classification', 'multilabel', 'next_word')
 
@@ -312,7 +314,7 @@ class FederatedDataset:
     server_test: the server's test set, x [M, ...] and y [M], or None.
     excess_risk: rows of each client on which the mean squared error is exactly the excess
       risk under the client's distribution, where that is known; or None.
-    client_ids: one name per client.
+    client_ids: one name per client; of many a `StoredNames`, which are not in memory.
     min_examples: training examples that each client has at least, by `with_at_least`.
     left_out: the names of those whom `with_at_least` has left out.
     groups: bool [K] masks by name, such as `opt_out_candidates`; may be empty.
@@ -333,7 +335,7 @@ class FederatedDataset:
   validation: ClientExamples | ClientSource | None = None
   server_test: tuple[np.ndarray, np.ndarray] | None = None
   excess_risk: ClientExamples | None = None
-  client_ids: tuple[str, ...]
+  client_ids: Sequence[str]
   min_examples: int = 1
   left_out: tuple[str, ...] = ()
   groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -349,7 +351,8 @@ class FederatedDataset:
       object.__setattr__(self, name, types.MappingProxyType(dict(getattr(self, name))))
     if not self.client_ids:
       raise ValueError(f'Data set {self.name} has no clients.')
-    if len(set(self.client_ids)) != len(self.client_ids):
+    names = self.client_ids  # those of a file were compared when they were written
+    if not isinstance(names, stored_names.StoredNames) and len(set(names)) != len(names):
       raise ValueError(f'Data set {self.name}: client_ids are not unique.')
     for split, examples in (('train', self.train), ('test', self.test)):
       self._check_split(split, examples)

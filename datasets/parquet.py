@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from datasets import federated, files, stored_clients
+from datasets import federated, files, stored_clients, stored_names
 
 if TYPE_CHECKING:
   import pyarrow as pa
   from pyarrow import dataset as arrow_dataset
 
 TASKS = ('regression', 'binary', 'classification')
-_VERSION = 1  # of the arrays in the cache
+_VERSION = 2  # of the arrays in the cache
 _MOST_CLASSES = 1000
 _MOST_INFERRED_CLASSES = 20
 _ROWS_AT_ONCE = 1 << 16
@@ -184,7 +184,7 @@ def _federation(
     task=task,
     train=clients(sizes - num_test, starts + num_test),
     test=clients(num_test, starts),
-    client_ids=tuple((arrays / 'names').read_text().split('\0')),
+    client_ids=stored_names.StoredNames(arrays / 'names'),
     extras=extras,
     preprocessing=tuple(notes),
     checksums=facts['checksums'],
@@ -352,7 +352,7 @@ def _convert(
   _shuffle(x, y, sizes)
   x.flush()
   y.flush()
-  (new / 'names').write_text('\0'.join(names))
+  stored_names.StoredNames.write(new / 'names', names)
   np.save(new / 'sizes.npy', sizes)
   facts = {
     'task': task, 'num_outputs': num_outputs, 'width': width, 'dtype': np.dtype(dtype).name,

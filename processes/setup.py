@@ -1,7 +1,7 @@
 """What a method takes from a run's configuration and population before it is built."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ class Population:
     loss_scale: of their task, `datasets.Task.loss_scale`.
   """
 
-  client_ids: tuple[str, ...]
+  client_ids: Sequence[str]
   num_examples: np.ndarray
   groups: Mapping[str, np.ndarray]
   left_out: tuple[str, ...] = ()

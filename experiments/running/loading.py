@@ -172,7 +172,11 @@ def _digest(dataset: datasets.FederatedDataset, first: int, last: int) -> str:
   """SHA-256 of some clients' training data; of what is loaded by cohort, of the files read."""
   train, digest = dataset.train, hashlib.sha256()
   assert not isinstance(train, datasets.ClientStream)  # which is sent
-  said = [dataset.client_ids[first:last], sorted(dataset.checksums.items()), train.max_examples]
+  said = [
+    tuple(dataset.client_ids[first:last]),
+    sorted(dataset.checksums.items()),
+    train.max_examples,
+  ]
   digest.update(repr(said).encode())
   arrays = [train.num_examples]
   if isinstance(train, datasets.ClientExamples):

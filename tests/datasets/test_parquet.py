@@ -64,7 +64,7 @@ def test_every_row_is_its_clients_and_is_trained_on_or_tested_on(folder, read):
   table, data = frame(), read(folder)
   everyone = np.arange(9)
   train, test = data.train.load(everyone), data.test.load(everyone)
-  assert data.client_ids == tuple(f'user {k}' for k in range(9))
+  assert tuple(data.client_ids) == tuple(f'user {k}' for k in range(9))
   assert data.name == 'data' and data.task.num_outputs == 3
   assert train.x.dtype == np.float32
   for k in everyone:
@@ -130,7 +130,7 @@ def test_lists_and_bytes(tmp_path, read):
     pq.write_table(pa.table({**columns, 'pixels': column}), folder / 'x.parquet')
     data = read(folder, task='regression', example_shape=(3, 2))
     assert data.train.load(np.array([2])).x.shape == (1, 3, 3, 2)
-    assert data.train.x.dtype == np.uint8 and data.client_ids == ('1', '2', '3')
+    assert data.train.x.dtype == np.uint8 and tuple(data.client_ids) == ('1', '2', '3')
     found = np.concatenate([data.train.read(2)[0], data.test.read(2)[0]]).reshape(-1, 6)
     assert sorted(found.tolist()) == sorted(images[::3].tolist())
 

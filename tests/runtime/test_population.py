@@ -88,6 +88,37 @@ def test_slices(population):
   assert some.client_ids == ['d', 'a'] and some.leaves[0].shape[0] == 2
 
 
+def test_clients_of_a_file_as_tff_writes_them(tmp_path):
+  """`SqlClientData`, the form that TFF's data sets come in: its op reads one client by name."""
+  rng = np.random.default_rng(0)
+  examples = {
+    name: collections.OrderedDict(
+      label=rng.integers(0, learning.CLASSES, n),
+      x=rng.normal(size=(n, learning.FEATURES)).astype(np.float32),
+    )
+    for name, n in ROWS.items()
+  }
+  path = str(tmp_path / 'clients.sqlite')
+  tff.simulation.datasets.save_to_sql_client_data(
+    client_ids=list(ROWS),
+    dataset_fn=lambda name: tf.data.Dataset.from_tensor_slices(examples[name]),
+    database_filepath=path,
+    split_names_by_client_id=dict.fromkeys(ROWS, 'train'),
+  )
+  spec = collections.OrderedDict(
+    label=tf.TensorSpec([], tf.int64), x=tf.TensorSpec([learning.FEATURES], tf.float32)
+  )
+  stored = tff.simulation.datasets.load_and_parse_sql_client_data(path, spec, split_name='train')
+  stored = stored.preprocess(lambda d: d.map(lambda e: (e['x'], e['label'])).batch(4))
+  with runtime.XlaContext() as context:
+    population = context.place(stored)
+    found = _sum_and_count(population)(population[[3, 1, 0]])
+  assert population.client_ids == sorted(ROWS)
+  assert [count for _, count in found] == [ROWS[name] for name in 'dba']
+  for name, (total, _) in zip('dba', found, strict=True):
+    np.testing.assert_allclose(total, examples[name]['x'].sum(0), rtol=1e-5, atol=1e-5)
+
+
 def test_data_sets_without_an_end_are_refused():
   endless = client_data().preprocess(lambda dataset: dataset.repeat())
   with pytest.raises(ValueError, match='without an end'):
