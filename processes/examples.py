@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 # A client's rows are worked off in so many pieces at most, none smaller than this.
-_PIECES, _SMALLEST = 16, 16
+_PIECES, _SMALLEST = 32, 16
 
 
 def sums_of_examples(

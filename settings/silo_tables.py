@@ -2,14 +2,14 @@
 
 import csv
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 
 def read(
   name: str,
   path: pathlib.Path,
-  silos: tuple[str, ...],
+  silos: Sequence[str],
   column: str,
   value_of: Callable[[Mapping[str, str], str], Any],
   *,
@@ -38,11 +38,12 @@ def read(
   if not {'silo', column} <= set(columns):
     raise ValueError(f'{flag} must have the columns silo and {column}, not {", ".join(columns)}.')
   values: dict[str, Any] = {}
+  known = frozenset(silos)
   for line, row in enumerate(rows, start=2):
     silo, where = (row['silo'] or '').strip(), f'{flag}, line {line}'
     if silo in left_out:
       continue
-    if silo not in silos:
+    if silo not in known:
       raise ValueError(f'{where}: silo {silo!r} is not in the data, whose first is {silos[0]!r}.')
     if silo in values:
       raise ValueError(f'{where}: silo {silo!r} is there a second time.')

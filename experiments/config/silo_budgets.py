@@ -1,7 +1,7 @@
 """Budgets of the silos, each its own: the file of `--silo_epsilons`."""
 
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from settings import silo_tables
 
 def read_epsilons(
   path: pathlib.Path,
-  silos: tuple[str, ...],
+  silos: Sequence[str],
   delta: float | None,
   *,
   left_out: Collection[str] = (),

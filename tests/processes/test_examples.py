@@ -9,7 +9,7 @@ import tensorflow as tf
 from processes.examples import sums_of_examples
 
 
-@pytest.mark.parametrize('capacity', [5, 16, 17, 300])
+@pytest.mark.parametrize('capacity', [5, 16, 17, 600])
 def test_the_sums_are_those_of_the_clients_own_rows(capacity):
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(capacity, 3)).astype(np.float32), np.arange(capacity, dtype=np.int32)
@@ -27,7 +27,7 @@ def test_the_sums_are_those_of_the_clients_own_rows(capacity):
     data = collections.OrderedDict(x=tf.constant(x), y=tf.constant(y), num_examples=count)
     return sums_of_examples(data, ['sum', 'rows', 'pieces'], of_rows)
 
-  piece = max(16, -(-capacity // 16))
+  piece = max(16, -(-capacity // 32))
   for count in {0, 1, 16, 17, capacity // 2, capacity - 1, capacity}:
     if count > capacity:
       continue
