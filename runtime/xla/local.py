@@ -13,7 +13,7 @@ from tensorflow_federated import framework as bb
 
 from runtime import interface, trees
 from runtime.tff_internals import intrinsic_defs
-from runtime.xla import graph_import, values
+from runtime.xla import graph_import, sequence_calls
 
 _GENERIC = {
   intrinsic_defs.GENERIC_PLUS.uri: tf.add,
@@ -68,73 +68,13 @@ def call(
   if isinstance(function, bb.Intrinsic):
     if function.uri in _GENERIC:
       return _elementwise(_GENERIC[function.uri], *argument)
-    if function.uri in _SEQUENCE:
-      return _SEQUENCE[function.uri](function.type_signature.parameter, argument)
+    if function.uri in sequence_calls.INTRINSICS:
+      return sequence_calls.INTRINSICS[function.uri](function.type_signature.parameter, argument)
     raise unsupported(function.uri)
   raise unsupported(type(function).__name__)
 
 
-def _sequence_map(type_, argument):
-  function, sequence = argument
-  of_function, of_sequence = (t for _, t in trees.fields(type_))
-  mapped = values.dataset_of_variant(of_sequence, sequence).map(
-    lambda *element: _as_element(
-      of_function.result, function(_from_element(of_sequence.element, element))
-    )
-  )
-  return tf.data.experimental.to_variant(mapped)
-
-
-def _sequence_reduce(type_, argument):
-  sequence, zero, operator = argument
-  (_, of_sequence), (_, of_zero), _ = trees.fields(type_)
-
-  def step(total, *element):
-    total = trees.nested(of_zero, iter(tf.nest.flatten(total)))
-    new = operator((total, _from_element(of_sequence.element, element)))
-    return tuple(tf.nest.flatten(new))
-
-  total = values.dataset_of_variant(of_sequence, sequence).reduce(
-    tuple(tf.nest.flatten(zero)), step
-  )
-  return trees.nested(of_zero, iter(total))
-
-
-def _sequence_sum(type_, sequence):
-  zero = trees.nested(
-    type_.element,
-    iter([tf.zeros(trees.static_shape(t), t.dtype) for t in trees.leaf_types(type_.element)]),
-  )
-  leaves = values.dataset_of_variant(type_, sequence).reduce(
-    tuple(tf.nest.flatten(zero)),
-    lambda total, *element: tuple(
-      a + b for a, b in zip(total, trees.flatten(type_.element, _only(element)), strict=True)
-    ),
-  )
-  return trees.nested(type_.element, iter(leaves))
-
-
-def _only(element: tuple[Any, ...]) -> Any:
-  """What tf.data passed to a function: an element, or the elements of a tuple."""
-  return element[0] if len(element) == 1 else element
-
-
-def _from_element(type_, element):
-  return trees.nested(type_, iter(trees.flatten(type_, _only(element))))
-
-
-def _as_element(type_, value):
-  return trees.container(type_, iter(tf.nest.flatten(value)))
-
-
-_SEQUENCE = {
-  intrinsic_defs.SEQUENCE_MAP.uri: _sequence_map,
-  intrinsic_defs.SEQUENCE_REDUCE.uri: _sequence_reduce,
-  intrinsic_defs.SEQUENCE_SUM.uri: _sequence_sum,
-}
-
-
-INTRINSICS = frozenset([*_GENERIC, *_SEQUENCE])  # which know nothing of placements
+INTRINSICS = frozenset([*_GENERIC, *sequence_calls.INTRINSICS])  # which know nothing of placements
 
 
 def _elementwise(op, a, b):

@@ -23,7 +23,8 @@ import tensorflow_federated as tff
 from tensorflow_federated import framework as bb
 
 from runtime import trees
-from runtime.xla import local
+from runtime.xla import local, sequence_calls
+from runtime.xla.lowering import scope
 
 
 class Kind(enum.Enum):
@@ -307,5 +308,11 @@ def evaluate(node: Node, env: Any) -> Any:
   if uri in ('federated_eval_at_clients', 'federated_eval_at_server'):
     return local.call(node.block.argument, None, env)
   if uri in SELECT_INTRINSICS:
-    raise local.unsupported(f'the intrinsic {uri} here')
+    if scope.current() is None:
+      raise local.unsupported(f'the intrinsic {uri} here')
+    keys, whole = (local.evaluate(node.argument(i), env) for i in (0, 2))
+    pick = node.argument(3)
+    return sequence_calls.select(
+      trees.member(node.type), lambda key: local.call(pick, (whole, key), env), keys
+    )
   return local.evaluate(node.block.argument, env)

@@ -105,7 +105,7 @@ class Evaluation:
     if uri in ('federated_eval_at_clients', 'federated_eval_at_server'):
       return self._call(node.block.argument, None, env, node.kind)
     if uri in program.SELECT_INTRINSICS:
-      return self._whole_intrinsic(node, env, obstacles.Obstacle('a sequence', f'{uri}'))
+      return self._whole_intrinsic(node, env)
     return self._evaluate(node.block.argument, env, node.kind)
 
   def _evaluate(self, block, env, kind) -> Any:
@@ -216,7 +216,7 @@ class Evaluation:
     total = self._whole_intrinsic(node, env, intrinsic=intrinsic, arguments=arguments)
     return self._call(node.argument(4), total, env, _Kind.SERVER)
 
-  def _whole_intrinsic(self, node, env, *found, intrinsic=None, arguments=None) -> Any:
+  def _whole_intrinsic(self, node, env, intrinsic=None, arguments=None) -> Any:
     """A step that is a call of an intrinsic, with its values given as leaves."""
     name = self._new_name()
     intrinsic = intrinsic or node.block.function
@@ -228,7 +228,7 @@ class Evaluation:
     inputs: list[Leaf] = []
     draws = False
     result_type = trees.member(intrinsic.type_signature.result)
-    problems = [*found, *obstacles.of_type(result_type)]
+    problems = [*obstacles.of_type(result_type)]
     for block in arguments:
       type_ = block.type_signature
       if isinstance(type_, tff.FunctionType):

@@ -191,8 +191,10 @@ def test_select(native):
   table = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
   with native.context:
     expected = selected(keys, table)
-  with runtime.XlaContext():
-    assert selected(keys, table) == expected == 9.0
+  for block in (1, 2):
+    with runtime.XlaContext(clients_per_block=block) as context:
+      assert selected(keys, table) == expected == 9.0
+    assert context.explain(selected).is_compiled
 
 
 def test_an_aggregator_of_tff(native):

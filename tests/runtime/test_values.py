@@ -169,7 +169,7 @@ def _rows(count):
 
 
 def test_sequences_are_mapped_and_reduced(options):
-  with runtime.XlaContext(**options):
+  with runtime.XlaContext(**options) as context:
     assert of_clients([_rows(3), [], _rows(2)]) == ((9.0, 4), (9.0, 4))
     assert of_server(_rows(3)) == ((6.0, 3), (6.0, 3))
     ordered = [Tree(y=r['y'], x=np.float32(r['x'])) for r in _rows(3)]
@@ -179,6 +179,8 @@ def test_sequences_are_mapped_and_reduced(options):
     )
     assert of_clients([data]) == ((6.0, 3), (6.0, 3))
     assert of_one_client(data) == ((6.0, 3), (6.0, 3))
+  for computation in (of_clients, of_server, of_one_client):
+    assert context.explain(computation).is_compiled == options.get('compiled', True)
 
 
 def _variable_of(start):

@@ -4,6 +4,7 @@ Long because every one of TensorFlow's ops has its function here.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -182,14 +183,26 @@ def _map(interp, node, inputs):
   number = len(node.attr['Targuments'].list.type)
   others = inputs[1 : 1 + number]
   name = node.attr['f'].func.name
-  specs = tuple(_specs(node))
 
   def one(element):
     return interp.call(name, [*element, *others])
 
+  return [mapped(interp, inputs[0], one, _specs(node))]
+
+
+def mapped(interp: _Interpreter, data: Any, function: Any, specs: Sequence[tf.TensorSpec]) -> Any:
+  """A data set whose elements go through a function.
+
+  Args:
+    interp: the interpreter.
+    data: the data set.
+    function: element -> element.
+    specs: of the new element's tensors.
+  """
+
   def transform(data):
     if isinstance(data, datasets.Stream):
-      step = datasets.Step(kind='map', function=one)
+      step = datasets.Step(kind='map', function=function)
       return dataclasses.replace(data, steps=(*data.steps, step))
     # Elements whose shapes vary cannot be stacked by a batch.
     is_static = data.get_many is not None and all(s.shape.is_fully_defined() for s in specs)
@@ -198,7 +211,7 @@ def _map(interp, node, inputs):
       return interp.stacked(get, indices, specs)
 
     def get(index):
-      return one(data.get(index))
+      return function(data.get(index))
 
     return dataclasses.replace(
       data,
@@ -207,7 +220,35 @@ def _map(interp, node, inputs):
       again=_again(data, transform),
     )
 
-  return [transform(inputs[0])]
+  return transform(data)
+
+
+def selected(
+  interp: _Interpreter, keys: tf.Tensor, function: Any, specs: Sequence[tf.TensorSpec]
+) -> _Indexed:
+  """The data set of what a function gives for each of some keys.
+
+  Args:
+    interp: the interpreter.
+    keys: [n].
+    function: key -> element.
+    specs: of the element's tensors.
+  """
+  number = keys.shape[0]
+
+  def get(index):
+    return function(tf.gather(keys, index))
+
+  def get_many(indices):
+    return interp.stacked(get, indices, specs)
+
+  is_static = all(spec.shape.is_fully_defined() for spec in specs)
+  return _Indexed(
+    count=tf.constant(number),
+    bound=number,
+    get=get,
+    get_many=get_many if is_static else None,
+  )
 
 
 def _filter(interp, node, inputs):
@@ -483,16 +524,33 @@ def _reduce(interp, node, inputs):
   number = len(node.attr['Tstate'].list.type)
   data, start, others = inputs[0], inputs[1 : 1 + number], inputs[1 + number :]
   name = node.attr['f'].func.name
-  held = {i: v for i, v in enumerate(start) if isinstance(v, datasets.Held)}
-  if held:
+  if any(isinstance(v, datasets.Held) for v in start):
     raise NotLowered('a reduction whose state is a data set, an iterator or a variable')
+
+  def function(totals, element):
+    return interp.call(name, [*totals, *element, *others])
+
+  return reduced(interp, data, start, function)
+
+
+def reduced(
+  interp: _Interpreter, data: Any, start: Sequence[tf.Tensor], function: Any
+) -> list[tf.Tensor]:
+  """What a function makes of a total and each element in turn.
+
+  Args:
+    interp: the interpreter.
+    data: the data set.
+    start: the total's tensors before the first element.
+    function: (total's tensors, element) -> total's tensors.
+  """
   stream = data if isinstance(data, datasets.Stream) else datasets.Stream(source=data, steps=())
   source = stream.source
 
   def push(k, element, states, totals):
     """(whether to go on, the steps' states, totals) after an element that reached step k."""
     if k == len(stream.steps):
-      return [tf.constant(True), states, interp.call(name, [*totals, *element, *others])]
+      return [tf.constant(True), states, function(totals, element)]
     step = stream.steps[k]
     if step.kind == 'map':
       return push(k + 1, step.function(element), states, totals)

@@ -50,11 +50,13 @@ def examine(prog: program.Program) -> Lowering:
     reasons.append('it has no argument: it is run once, and by TensorFlow itself')
   reasons += _type_reasons('the argument', prog.parameter_type, may_have_sequences=True)
   for node in prog.nodes:
-    is_clients = node.kind is program.Kind.CLIENTS
-    reasons += _type_reasons(f'{node.intrinsic}', node.type, may_have_sequences=is_clients)
+    may_have_sequences = node.kind is not program.Kind.AGGREGATE
+    reasons += _type_reasons(f'{node.intrinsic}', node.type, may_have_sequences=may_have_sequences)
   reasons += _type_reasons('the result', prog.result_type, may_have_sequences=False)
+  types = [node.type for node in prog.nodes]
   if prog.parameter_type is not None:
-    needed = needed or program.has_sequence(prog.parameter_type)
+    types.append(prog.parameter_type)
+  needed = needed or any(map(program.has_sequence, types))
   return Lowering(is_needed=needed, reasons=list(dict.fromkeys(reasons)))
 
 
