@@ -16,10 +16,25 @@ def pytest_addoption(parser):
   parser.addoption(
     '--kills', type=int, default=4, help='How often tests/trust/test_kills.py kills real runs.'
   )
+  parser.addoption(
+    '--exhaustive', action='store_true', help='Run the tests that are marked exhaustive, too.'
+  )
 
 
-def pytest_collection_modifyitems(items):
+def _is_exhaustive(item) -> bool:
+  mark = item.get_closest_marker('exhaustive')
+  if mark is None:
+    return False
+  kept = mark.kwargs.get('but', ())
+  return not kept or item.callspec.id not in kept
+
+
+def pytest_collection_modifyitems(config, items):
   """Files with the most slow tests first: workers share files, and none waits for a long one."""
+  if not config.getoption('--exhaustive'):
+    left_out = [item for item in items if _is_exhaustive(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not _is_exhaustive(item)]
   slow, order = collections.Counter(), {}
   for item in items:
     slow[item.path] += item.get_closest_marker('slow') is not None

@@ -34,6 +34,7 @@ def test_every_room_has_a_face_that_says_what_is_in_it():
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
+@pytest.mark.slow
 def test_nothing_is_too_long_without_a_reason():
   found = {name: too_long(path.read_text()) for name, path in import_graph.modules().items()}
   assert {name: what for name, what in found.items() if what} == {}
@@ -63,6 +64,7 @@ def _lines_of_code(text: str) -> set[int]:
   return {n for n, line in lines if line.strip() and line.strip()[0] != '#'} - documented
 
 
+@pytest.mark.slow
 def test_the_picture_is_of_today(tmp_path):
   """`python -m tests.docs.rooms` draws it anew."""
   assert rooms.shown() == rooms.picture()

@@ -127,6 +127,7 @@ def _simulated(problem, *, ratio, lambdas, repetitions, curvatures=None, own_noi
   return np.mean(server, axis=0), np.mean(personal, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('own_noise', [False, True])
 def test_simulations_have_the_covariances(own_noise):
   problem = _problem()
@@ -217,6 +218,7 @@ def _through_the_process(xla, problem, *, ratio, ditto_lambda, step):
   return theta, small.flat(simulation.clients['model']).reshape(n, d, DRAWS) - points
 
 
+@pytest.mark.exhaustive(but=['orthogonal'])
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['orthogonal', 'gaussian'])
 def test_theorem_8_through_the_process(xla, kind):

@@ -31,6 +31,7 @@ def test_figure_2_gives_the_percentages_only_with_a_noise_of_the_mean_that_stays
   assert numbers[run.format('FeO2')] == pytest.approx(0.00075, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_figure_3_is_linear_regression():
   figure = feo2_figures.regression_risk_against_lambda()
   like_figure_2 = feo2_figures.personal_risk_against_lambda()

@@ -139,6 +139,7 @@ def _run(algorithm, bound, optima, *, alpha, radius, tau, rounds, noise, m, rate
   return float(excess.mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('algorithm', [1, 2, 3])
 @pytest.mark.parametrize('alpha', [0.05, 2.0])
 def test_bounds_hold_for_the_algorithms_and_not_for_broken_ones(algorithm, alpha):
@@ -181,6 +182,7 @@ def test_smoothness_of_gaussian_regression_is_that_of_its_gradients():
   assert problem.shared_variances[0] == pytest.approx(variance, rel=0.02)
 
 
+@pytest.mark.exhaustive(but=['0.5'])
 @pytest.mark.slow
 @pytest.mark.parametrize('alpha', [0.02, 0.5])
 def test_theorem_4_5_holds_for_a_run_on_the_synthetic_data(alpha):

@@ -94,6 +94,7 @@ def _run(native, feo2, ratio, lambdas):
   return theta, small.flat(simulation.clients['model']).reshape(PROBLEM.num_clients, -1)
 
 
+@pytest.mark.slow
 def test_feo2_is_optimal_in_point_estimation(native, feo2):
   """Equations 5-7, 40; lemmas 1, 3 and 7; theorem 8. 40,000 repetitions: 0.7 % deviation."""
   points = feo2[2]
@@ -119,6 +120,7 @@ def test_feo2_is_optimal_in_point_estimation(native, feo2):
   assert personal[1.0, True] > 1.02 * without
 
 
+@pytest.mark.slow
 def test_the_algorithms_own_best_lambda_beats_the_papers_model(native, feo2):
   """The private client's broadcast model holds its own noise: it should trust it less."""
   points = feo2[2]
@@ -135,6 +137,7 @@ def test_the_algorithms_own_best_lambda_beats_the_papers_model(native, feo2):
   assert risks[algorithm] == min(risks.values())
 
 
+@pytest.mark.exhaustive(but=['2.0'])
 @pytest.mark.slow
 @pytest.mark.parametrize('alpha', [0.05, 2.0])
 def test_ppsgd_keeps_its_bound(alpha):

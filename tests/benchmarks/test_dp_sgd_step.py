@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from benchmarks import dp_sgd_step
@@ -10,6 +11,7 @@ from runtime import random_streams
 _SHAPE = (10, 10, 2)
 
 
+@pytest.mark.slow
 def test_both_steps_are_the_same_apart_from_their_noise():
   network = dp_sgd_step.model(_SHAPE)
   params = network.init(random_streams.key(0, random_streams.Stream.INIT))

@@ -40,6 +40,7 @@ def test_what_was_done_stays_done(tmp_path):
   assert marker.read_text() == 'x'
 
 
+@pytest.mark.slow
 def test_a_piece_over_the_limit_is_continued_by_the_next_call(tmp_path):
   marker = tmp_path / 'calls'
   piece = _piece(LONG, marker, continued=True)
@@ -75,6 +76,7 @@ def test_every_piece_has_a_command_below_ten_minutes(tmp_path):
     gpu_evidence.main(['--pieces=none-such'])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_rehearsal_on_the_cpu(tmp_path, capsys):
   """The pieces of this file's own, and those that train, on the CPU at tiny sizes."""

@@ -5,6 +5,7 @@ import pytest
 from benchmarks import internet_scale
 
 
+@pytest.mark.slow
 def test_who_has_taken_part():
   found = internet_scale.simulate(20_000, cohort=200, rounds=60, noise_multiplier=1.0)
   assert found.taken_part == pytest.approx(found.expected, rel=0.03)

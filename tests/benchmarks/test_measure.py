@@ -27,6 +27,7 @@ SMALL = {
 }
 
 
+@pytest.mark.exhaustive(but=['published', 'states on disk'])
 @pytest.mark.slow
 @pytest.mark.parametrize('case', SMALL)
 def test_a_case_runs(case, monkeypatch):

@@ -26,6 +26,8 @@ def test_products_of_the_transformer():
   assert found == 2 * 2 * 20 * (dense + attention)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['cifar10'])
 @pytest.mark.parametrize('name', published.WORKLOADS)
 def test_data_fit_the_method(name):
   workload = published.WORKLOADS[name]

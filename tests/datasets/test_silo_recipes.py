@@ -59,6 +59,7 @@ def data_dir(tmp_path, write_mat, monkeypatch):
   return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', RECIPES)
 def test_every_setting_is_an_experiment(name, data_dir):
   recipe = recipes.read(name)
@@ -67,6 +68,7 @@ def test_every_setting_is_an_experiment(name, data_dir):
     assert len(recipe.grid(part).runs()) > 1
 
 
+@pytest.mark.exhaustive(but=['silo_fig3a_vehicle-ifca'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'part'),

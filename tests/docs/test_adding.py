@@ -73,6 +73,7 @@ def test_adding_a_method(project):
   _python(project, '-m', 'pytest', '-q', 'tests/processes/test_participation_gap.py')
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_adding_a_data_set(project):
   programs = _follow('adding_a_data_set.md', project)
@@ -82,6 +83,7 @@ def test_adding_a_data_set(project):
   assert 'diabetes' in _python(project, 'run_experiment.py', '--help')
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_adding_a_model(project):
   programs = _follow('adding_a_model.md', project)

@@ -326,6 +326,7 @@ def test_few_blocks_are_not_checked():
     assert re.search(r'my_|COMMIT|pip install', content), where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'text', sorted({c.text for c in EVERYWHERE if _CHEAP.fullmatch(' '.join(c.words))})
 )
@@ -341,6 +342,7 @@ def test_what_is_cheap_is_printed_somewhere():
   }
 
 
+@pytest.mark.exhaustive(but=['docs/start/silos.md'])
 @pytest.mark.slow
 @pytest.mark.parametrize('page', FOLLOWED)
 def test_page_is_followed(page, clone):

@@ -171,6 +171,7 @@ def test_pairs_are_judged_by_the_claims_relation_or_their_own():
 CHECKS = sorted({judge.theory for claim in CLAIMS for judge in claim.judges if judge.theory})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', CHECKS)
 def test_stored_verdicts_of_theory_are_what_the_checks_say(name):
   claim, judge = _theory(name)
@@ -189,6 +190,7 @@ def _twin(monkeypatch, owner, name, change):
 _SILOS = 'mean_estimation.HeterogeneousMeanEstimation'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('check', 'owner', 'name', 'factor'),
   [

@@ -67,6 +67,7 @@ def stop_after(monkeypatch, rounds):
   monkeypatch.setattr(fakes.FakeRuntime, 'round', round_)
 
 
+@pytest.mark.slow
 def test_the_printed_hint_continues_to_the_same_numbers(tmp_path, monkeypatch, capsys, fast):
   config = make_config(tmp_path / 'a folder')
   with monkeypatch.context() as patch:
@@ -82,6 +83,7 @@ def test_the_printed_hint_continues_to_the_same_numbers(tmp_path, monkeypatch, c
   assert_same_results(tmp_path / 'a folder', tmp_path / 'whole')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('beside', 'words'),
   [

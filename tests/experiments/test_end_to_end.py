@@ -73,6 +73,7 @@ def assert_same(folder, reference):
       assert mine == other
 
 
+@pytest.mark.slow
 def test_dp_fedavg_and_its_resume(tmp_path, capsys, monkeypatch):
   assert run(*DP_FEDAVG, f'--output_dir={tmp_path}/a') == 0
   said = capsys.readouterr()
@@ -103,6 +104,7 @@ def test_dp_fedavg_and_its_resume(tmp_path, capsys, monkeypatch):
   assert_same(tmp_path / 'b', tmp_path / 'a')
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_private_tuning_and_its_resume(tmp_path, monkeypatch, capsys):
   """Appendix F.3: the release comes after the last round, and once however often one resumes."""
@@ -155,6 +157,13 @@ def _pivots_loss(flags, tmp_path):
   return load(tmp_path / 'pivots')[1]['metrics']['test_loss']
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(
+  but=[
+    '--method=mr_mtl --mtl_lambda=0.5 --weighting=examples',
+    '--method=fedavg --privacy=example --noise_multiplier=1 --delta=1e-2',
+  ]
+)
 @pytest.mark.parametrize(
   'arguments',
   [
@@ -174,6 +183,7 @@ def test_methods_run_through_flags(tmp_path, arguments):
   assert privacy['private'] == ('--privacy=example' in arguments)
 
 
+@pytest.mark.slow
 def test_silo_epsilons(tmp_path):
   budgets = tmp_path / 'budgets.csv'
   rows = [f'client_{k},{1 + k}' for k in range(10)]
@@ -212,6 +222,7 @@ def test_wrong_silo_epsilons(tmp_path, capsys, content, message):
   assert said[-1].startswith('error: ') and message in said[-1]
 
 
+@pytest.mark.slow
 def test_silo_lambdas(tmp_path):
   """lambda_k in units of --mtl_lambda: twice a half is one, and silo 0 goes its own way."""
   for name, own in (('ones', 2), ('alone', 0)):
@@ -238,6 +249,7 @@ def test_an_unwritable_folder_is_one_line_at_once(capsys):
   assert len(said) == 1 and said[0].startswith('error: cannot write /proc/results: ')
 
 
+@pytest.mark.slow
 def test_without_output_dir_folders_are_numbered(tmp_path, monkeypatch, capsys):
   monkeypatch.chdir(tmp_path)
   for number in (1, 2):
@@ -245,6 +257,7 @@ def test_without_output_dir_folders_are_numbered(tmp_path, monkeypatch, capsys):
     assert f'Results: results/digits-fedavg-00{number}' in capsys.readouterr().out
 
 
+@pytest.mark.exhaustive(but=['dp_fedavg'])
 @pytest.mark.slow
 @pytest.mark.parametrize('flags', [DP_FEDAVG, MR_MTL], ids=['dp_fedavg', 'mr_mtl'])
 def test_sigkill_then_resume_in_fresh_processes(tmp_path, flags):
@@ -266,6 +279,7 @@ def test_sigkill_then_resume_in_fresh_processes(tmp_path, flags):
   assert_same(folder, tmp_path / 'reference')
 
 
+@pytest.mark.exhaustive(but=['2-130'])
 @pytest.mark.slow
 @pytest.mark.parametrize('number,code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_program_with_one_line(tmp_path, number, code):

@@ -155,6 +155,7 @@ def test_a_damaged_table_is_one_line(tmp_path):
     MetricTable.read(tmp_path / 'metrics.parquet')
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_and_repeatable(tmp_path):
   for name in ('a', 'b'):
     figures.draw_run(make_table(), tmp_path / name, title='t', metric='mse', delta=1e-3)

@@ -113,6 +113,7 @@ def _file(tmp_path):
 # ------------------------------------------------------------ a method
 
 
+@pytest.mark.slow
 def test_a_method_from_a_file_runs_with_its_setting(file):
   path = file('sends_a_share.py', METHOD)
   config = ExperimentConfig(method=path, sends_a_share_share=0.25, **SMALL)
@@ -193,6 +194,7 @@ def test_help_shows_its_flags(file):
   assert not done.stderr
 
 
+@pytest.mark.slow
 def test_the_audit_takes_a_users_method_and_its_flag(file, capsys):
   path = file('pulls_to_zero.py', PRIVATE_METHOD)
   arguments = [
@@ -242,6 +244,7 @@ MODEL = """
 """
 
 
+@pytest.mark.slow
 def test_a_keras_model_and_a_metric_from_files(file):
   path = file('own_model.py', MODEL)
   config = ExperimentConfig(
@@ -264,6 +267,7 @@ def test_a_wrong_model_is_one_line(file, text, words):
     build.build_process(ExperimentConfig(model=text.replace('PATH', path), **SMALL))
 
 
+@pytest.mark.slow
 def test_parts_by_api(tmp_path):
   table = pd.DataFrame(
     {'who': list('aabbcc') * 6, 'x': np.arange(36.0) % 7, 'y': np.arange(36.0) % 5}
@@ -380,6 +384,7 @@ def test_a_wrong_table_is_one_line(table, values, words):
 # ------------------------------------------------------------ a run that diverges
 
 
+@pytest.mark.slow
 def test_a_diverged_run_stops_in_one_line(tmp_path):
   config = ExperimentConfig(
     method='mr_mtl', dataset='exam', client_learning_rate=1e6, rounds=300, device='cpu',

@@ -87,6 +87,7 @@ def test_the_sentence_takes_sides():
   assert references.sentence(0.6, {}, 'mse') == ''
 
 
+@pytest.mark.slow
 def test_the_statement_says_that_they_are_outside():
   private = dict(privacy='example', noise_multiplier=1.0, delta=1e-3)
   for values, said in ((private, True), ({}, False)):

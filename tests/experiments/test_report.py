@@ -58,6 +58,7 @@ def sweep_folder(tmp_path):
   return folder
 
 
+@pytest.mark.slow
 def test_a_page_holds_everything_and_needs_no_other_file(sweep_folder):
   page = report.write([sweep_folder])
   text = page.read_text()
@@ -83,6 +84,7 @@ def test_the_table_has_no_column_that_tells_nothing(sweep_folder):
   assert sections._telling(rows, 2) == [False, True, False]
 
 
+@pytest.mark.slow
 def test_what_comes_from_data_is_escaped(sweep_folder):
   text = report.write([sweep_folder], title='<u>title</u>').read_text()
   assert '<i>examples' not in text and 'Protected &lt;i&gt;examples' in text
@@ -150,6 +152,7 @@ def test_runs_without_any_numbers_give_a_page(tmp_path):
   assert 'Not finished: 1' in report.write([tmp_path / 'a']).read_text()
 
 
+@pytest.mark.slow
 def test_a_single_run_gives_a_page(tmp_path):
   make_run(tmp_path / 'a', target_epsilon=2.0, **PRIVATE)
   assert 'All runs have the same settings' in report.write([tmp_path / 'a']).read_text()
@@ -160,6 +163,7 @@ def test_folders_without_runs_are_refused(tmp_path, capsys):
   assert 'holds no run' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_equal_statements_are_shown_once(tmp_path):
   for seed in range(3):
     make_run(tmp_path / str(seed), seed=seed, target_epsilon=2.0, **PRIVATE)

@@ -124,6 +124,7 @@ def _drawings(folder, name):
   return report_figures.draw_all(data, further)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', FEDERATIONS)
 def test_figures_of_reports(name, tmp_path):
   drawn = _drawings(tmp_path, name)
@@ -168,6 +169,7 @@ def test_clients_far_off_are_counted_above_the_bars(tmp_path):
   assert '1 below, down to -3' in title and '1 beyond, up to 3' in title
 
 
+@pytest.mark.slow
 def test_what_is_crowded_is_drawn_again(tmp_path):
   _all_methods(tmp_path)
   with matplotlib.rc_context(house.STYLE):
@@ -178,6 +180,7 @@ def test_what_is_crowded_is_drawn_again(tmp_path):
     assert axes.get_xlabel().startswith('epsilon at delta 0.001 (log scale')
 
 
+@pytest.mark.slow
 def test_a_method_looks_the_same_in_all_figures(tmp_path):
   _lambdas(tmp_path)
   with matplotlib.rc_context(house.STYLE):
@@ -242,6 +245,7 @@ def draw_a_run(folder):
   ]
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_run(tmp_path, monkeypatch):
   drawn = []
   save = run_figures.save
@@ -266,6 +270,7 @@ NAMES_OF_A_RUN = ('learning_curve', 'clients')
 THEORY = [recipe.name for recipe in recipes.read_all() if recipe.analysis]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', THEORY)
 def test_figures_of_theory(name):
   with matplotlib.rc_context(house.STYLE):

@@ -76,6 +76,7 @@ def test_the_front_takes_the_best_of_what_costs_no_more(folder):
   assert drawing.drawing.axes[0].xaxis_inverted()
 
 
+@pytest.mark.slow
 def test_figures_are_in_the_report_where_alpha_differs_only(folder, tmp_path):
   page = report.write([folder])
   names = {path.stem for path in page.parent.glob('*.png')}
@@ -100,6 +101,7 @@ def test_high_accuracy_is_best(tmp_path):
   assert set(report_personalization.curves(data).data.query('round == 20')['value']) == {0.7}
 
 
+@pytest.mark.slow
 def test_runs_without_noise_have_curves_and_no_front(tmp_path):
   for i, alpha in enumerate((0.3, math.inf)):
     make_run(tmp_path / str(i), alpha=alpha, noise=0.0, rate=0.1, curve=(9, 5, 3.0))

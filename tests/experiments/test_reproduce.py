@@ -70,6 +70,7 @@ def test_every_private_part_says_that_it_is_a_rehearsal(recipe):
     assert bool(privately) == ('--noise_key=rehearsal' in flags), flags
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('recipe', [r for r in RECIPES if r.analysis], ids=lambda r: r.name)
 def test_figures_of_theory_are_met(recipe, tmp_path, capsys):
   met = reproduce.reproduce(recipe, output=tmp_path)
@@ -87,6 +88,7 @@ def test_figures_of_theory_are_met(recipe, tmp_path, capsys):
     reproduce.reproduce(recipe, output=tmp_path, extra=['--rounds=3'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('recipe', [r for r in RECIPES if r.parts], ids=lambda r: r.name)
 def test_every_number_can_be_found(recipe):
   runs = {part: recipe.grid(part).runs() for part in recipe.parts}

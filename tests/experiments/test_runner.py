@@ -69,6 +69,7 @@ def assert_same_results(folder, reference):
   assert summary == expected_summary and privacy == expected_privacy
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_complete_folder(tmp_path):
   result = run(tmp_path / 'run')
   folder = tmp_path / 'run'
@@ -127,6 +128,7 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
   assert result.summary['rounds'] == 12 and not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_to_itself(tmp_path, fake_runtime):
   run(tmp_path / 'reference')
   run(tmp_path / 'run')
@@ -136,6 +138,7 @@ def test_a_finished_run_resumes_to_itself(tmp_path, fake_runtime):
   assert_same_results(tmp_path / 'run', tmp_path / 'reference')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stop_after', [0, 1, 5, 11])
 @pytest.mark.parametrize('signal_number,code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_keeps_the_rounds_done(tmp_path, monkeypatch, stop_after, signal_number, code):
@@ -195,10 +198,12 @@ def check_kills(tmp_path, fake_runtime, times):
   assert not list((tmp_path / 'run').rglob('.writing-*'))
 
 
+@pytest.mark.slow
 def test_sigkill_between_and_inside_rounds(tmp_path, fake_runtime):
   check_kills(tmp_path, fake_runtime, times=8)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_sigkill_many_times(tmp_path, fake_runtime):
   check_kills(tmp_path, fake_runtime, times=50)
@@ -215,6 +220,7 @@ def damage(path, how):
   path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', ['cut', 'empty', 'flipped'])
 @pytest.mark.parametrize('both', [False, True])
 def test_a_damaged_checkpoint_is_passed_over(tmp_path, monkeypatch, capsys, how, both):
@@ -243,6 +249,7 @@ def test_the_same_run_again_needs_resume(tmp_path):
     run(tmp_path / 'run')
 
 
+@pytest.mark.slow
 def test_a_run_of_other_code_is_said(tmp_path, monkeypatch, capsys):
   """Rounds that it lost may not be replayed bit for bit."""
   run(tmp_path / 'run')
@@ -255,6 +262,7 @@ def test_a_run_of_other_code_is_said(tmp_path, monkeypatch, capsys):
   assert 'another version' not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('privacy', ['client', 'none'])
 def test_a_killed_run_is_not_continued_by_other_code(tmp_path, monkeypatch, fake_runtime, privacy):
   """Its lost rounds have spent privacy, and other code may not replay them bit for bit."""
@@ -308,6 +316,7 @@ def test_a_second_process_is_refused(tmp_path):
   run(tmp_path / 'run', resume=True)
 
 
+@pytest.mark.slow
 def test_damaged_config_is_one_line(tmp_path):
   run(tmp_path / 'run')
   (tmp_path / 'run' / 'config.json').write_text('{"config":')
@@ -320,11 +329,13 @@ def test_too_many_clients_per_round(tmp_path):
     run(tmp_path / 'run', clients_per_round=7)
 
 
+@pytest.mark.slow
 def test_empty_cohorts_run(tmp_path, fake_runtime):
   run(tmp_path / 'run', clients_per_round=None, cohort_sampling_rate=0.05, rounds=30)
   assert any(len(c) == 0 for c in fake_runtime.cohorts)
 
 
+@pytest.mark.slow
 def test_clients_loaded_by_cohort_give_the_same(tmp_path):
   import dataclasses
 
@@ -340,6 +351,7 @@ def test_clients_loaded_by_cohort_give_the_same(tmp_path):
   assert_same_results(tmp_path / 'by_cohort', tmp_path / 'whole')
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
   from experiments.folder import files
 
@@ -360,6 +372,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
   assert_same_results(tmp_path / 'run', tmp_path / 'reference')
 
 
+@pytest.mark.slow
 def test_divergence_is_said(tmp_path):
   import dataclasses
 
@@ -378,6 +391,7 @@ def test_divergence_is_said(tmp_path):
   json.loads((tmp_path / 'on' / 'summary.json').read_text())
 
 
+@pytest.mark.slow
 def test_a_stream_gives_every_round_its_own_examples_also_when_resumed(tmp_path, monkeypatch):
   import dataclasses
 

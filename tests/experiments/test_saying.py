@@ -185,6 +185,7 @@ def test_a_sweep_warns_once(capsys):
 # ------------------------------------------------------------- closed pipes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'module',
   [['experiments.recipes', '--list'], ['experiments.recipes.claims'], ['run_experiment', '--help']],

@@ -50,6 +50,7 @@ def stop_after(rounds, monkeypatch, how=None):
 # --------------------------------------------------------------------- filter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('allowed', [1, 5, 11])
 def test_a_filter_ends_before_the_round_that_would_pass_it(tmp_path, allowed):
   plan = experiment('').plan
@@ -98,6 +99,7 @@ def lines(path):
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_runs_are_recorded_and_composed(tmp_path):
   book = tmp_path / 'ledger.jsonl'
   first = run(tmp_path / 'a', ledger=str(book))
@@ -113,6 +115,7 @@ def test_runs_are_recorded_and_composed(tmp_path):
   assert 'noise_key' not in book.read_text()
 
 
+@pytest.mark.slow
 def test_the_run_that_would_pass_is_refused_before_its_first_round(tmp_path):
   budget = dict(ledger=str(tmp_path / 'ledger'), ledger_epsilon=of_several(20))
   run(tmp_path / 'a', **budget)
@@ -123,6 +126,7 @@ def test_the_run_that_would_pass_is_refused_before_its_first_round(tmp_path):
   assert run(tmp_path / 'c', **budget, rounds=8).privacy['ledger']['runs'] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('how', [None, OSError('the device is gone')], ids=['signal', 'failure'])
 def test_a_run_that_ended_early_has_spent_what_it_wrote(tmp_path, monkeypatch, how):
   book = tmp_path / 'ledger'

@@ -218,6 +218,7 @@ def test_runs_share_a_guarantee_only_if_their_plans_are_equal():
   assert len(set(map(id, guarantors))) == 4
 
 
+@pytest.mark.slow
 def test_seeds_whose_clients_have_other_sizes_have_their_own_program():
   from experiments.running import evaluation
   from experiments.sweeps import sharing
@@ -258,6 +259,7 @@ class StopAfter:
       self.signal_number = signal.SIGTERM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('stopped_after', [None, 4, 8])
 def test_one_loop_runs_one_or_several(tmp_path, monkeypatch, stopped_after):
   """Side by side, stopped or not, each run is bit for bit what it is alone."""
@@ -303,6 +305,7 @@ def test_one_loop_runs_one_or_several(tmp_path, monkeypatch, stopped_after):
   assert not list((tmp_path / 'checkpoints').rglob('*.npz'))
 
 
+@pytest.mark.slow
 def test_every_setting_has_the_noise_of_its_own_plan():
   from experiments.sweeps import sharing
 
@@ -341,6 +344,7 @@ def test_a_sweep_gives_what_single_runs_give(tmp_path):
   assert (tmp_path / 'sweep' / 'table.csv').exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_client_level_budgets_and_clips_share_a_program(tmp_path):
   from experiments.running import runner
@@ -358,6 +362,7 @@ def test_client_level_budgets_and_clips_share_a_program(tmp_path):
   np.testing.assert_allclose(mine['value'], other['value'], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_opting_out_and_no_contact_with_private_clients_share_a_program(tmp_path):
   from experiments.running import runner
@@ -378,6 +383,7 @@ def test_opting_out_and_no_contact_with_private_clients_share_a_program(tmp_path
     pd.testing.assert_frame_equal(mine, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_stream_is_shared_and_its_excess_risk_is_that_of_the_models(tmp_path):
   from datasets import ppsgd_synthetic
@@ -447,6 +453,7 @@ def test_a_stopped_sweep_continues_to_the_same_numbers(tmp_path, monkeypatch):
   pd.testing.assert_frame_equal(whole.table, done.table)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_runs_of_a_dead_worker_are_tried_again(tmp_path, monkeypatch):
   killed = []

@@ -103,6 +103,7 @@ def equal(table: pd.DataFrame, expected: pd.DataFrame) -> bool:
   return True
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_cluster_gives_the_same_table_although_a_worker_is_killed(
   ray, expected, tmp_path, monkeypatch
@@ -133,6 +134,7 @@ def test_a_cluster_gives_the_same_table_although_a_worker_is_killed(
   assert not any('ray' in words for words in left.values()), left
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_stopped_sweep_on_somebodys_cluster_continues(ray, expected, tmp_path, monkeypatch):
   server = subprocess.Popen(

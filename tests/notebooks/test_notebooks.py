@@ -362,6 +362,7 @@ def _execute(path, workspace):
   return notebook
 
 
+@pytest.mark.exhaustive(but=['first_run', 'your_own_tff_process'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', NAMES)
 def test_runs(request, name):

@@ -87,6 +87,8 @@ def test_noise_multipliers_of_school():
   np.testing.assert_allclose([z.min(), np.median(z), z.max()], [3.583, 5.092, 9.280], rtol=0.005)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['pld'])
 @pytest.mark.parametrize('accountant', ['renyi', 'pld'])
 def test_139_silos_calibrate_quickly(accountant):
   sizes = np.random.default_rng(0).permutation(np.linspace(17, 200, 139).astype(int))

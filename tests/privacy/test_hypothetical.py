@@ -49,6 +49,7 @@ def test_the_mean_is_as_noisy_as_the_deployments():
   }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_epsilon_is_the_deployments_and_the_statement_says_so():
   hypothetical = _plan()
   alone = plan.ClientLevelPrivacy(
@@ -121,6 +122,7 @@ def test_without_privacy_there_is_no_deployment():
     ExperimentConfig(dataset='digits', **ASKED)
 
 
+@pytest.mark.slow
 def test_from_the_flags_to_the_plan():
   dataset = build.load_dataset(ExperimentConfig(dataset='digits'))
   config = ExperimentConfig(**FLAGS, **ASKED, target_epsilon=2.0)

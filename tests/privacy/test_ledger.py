@@ -47,6 +47,7 @@ def _same_steps(runs=1, rounds=10):
   return accounting.pld_epsilon(dp_accounting.SelfComposedDpEvent(step, runs * rounds), 5e-6)
 
 
+@pytest.mark.slow
 def test_runs_on_the_same_data_compose_and_others_do_not(tmp_path):
   book = Ledger(tmp_path / 'ledger')
   first, second = claim('a', rounds=50), claim('b', z=0.8, delta=1e-6)
@@ -217,6 +218,7 @@ def _reserve(path, run, budget):
     return False
 
 
+@pytest.mark.slow
 def test_many_writers_do_not_pass_the_budget_together(tmp_path):
   budget = _same_steps(5) * 1.0001
   with multiprocessing.get_context('fork').Pool(4) as pool:

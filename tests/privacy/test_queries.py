@@ -70,6 +70,7 @@ def test_clip_bounds_adversarial_records(value):
 _FLOATS = hypothesis.strategies.floats(width=32)  # NaN, infinities and denormals included
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=100, deadline=None)
 @hypothesis.given(
   record=hypothesis.strategies.lists(_FLOATS, min_size=3, max_size=3),
@@ -128,6 +129,7 @@ def test_adaptive_update_noise_has_the_scale_z_delta():
   assert stats.kstest(noise / 0.5, 'norm').pvalue < 1e-6  # z itself would be too small
 
 
+@pytest.mark.slow
 def test_quantile_noise_has_the_claimed_scale():
   """The clip's logarithm moves by rate * (sigma_b / (q N) * normal) around its mean."""
   sigma = 4.0
@@ -184,6 +186,7 @@ def _run_adaptive(plan, norms, rounds, seed=0):
   return np.array(clips)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('initial', [0.1, 20.0])
 @pytest.mark.parametrize('quantile', [0.2, 0.5, 0.8])
 def test_adaptive_clip_approaches_the_quantile_from_both_sides(initial, quantile):
@@ -264,6 +267,7 @@ def test_hyperparameters_are_state():
   np.testing.assert_allclose(state['sum_state']['noise_multiplier'], z_delta, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_same_under_xla_and_over_stacked_settings():
   plan = _adaptive(initial_norm=0.5)
   query = plan.make_query()

@@ -57,6 +57,7 @@ def test_poisson_sampler_is_poisson():
     assert p_value > 1e-3, name
 
 
+@pytest.mark.slow
 def test_populations_that_are_not_listed_are_drawn_from_the_same_distribution(monkeypatch):
   monkeypatch.setattr(sampling, '_LISTED', 0)
   membership = _membership(sampling.PoissonCohorts(POPULATION, RATE))

@@ -27,6 +27,7 @@ def _probabilities(scores, sensitivity, epsilon):
   return weights / weights.sum()
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_the_exponential_mechanism():
   counts = _counts(SCORES, 0.1, 1.0)
   expected = _probabilities(SCORES, 0.1, 1.0) * counts.sum()
@@ -45,6 +46,7 @@ def _shown_epsilon(sensitivity, epsilon, claimed_sensitivity, draws=60_000):
   return float(np.max(np.abs(ratio) - 3.5 * np.sqrt(1 / before + 1 / after)))
 
 
+@pytest.mark.slow
 def test_choices_obey_epsilon():
   """Drawn from the mechanism: scores that move by the sensitivity show no more than epsilon."""
   assert 0.3 < _shown_epsilon(0.1, 1.0, 0.1) <= 1.0

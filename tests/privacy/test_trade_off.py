@@ -131,6 +131,8 @@ def test_many_runs_are_below_the_truth_and_within_one_and_a_half():
   assert np.median(bounds) > 4.0 / 1.5
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_many_runs_of_a_sampled_mechanism():
   """Sampled at rate 0.5 in each of two rounds, against its own family; never above its epsilon."""
   rate, z, steps, delta = 0.5, 0.8, 2, 1e-3

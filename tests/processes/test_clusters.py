@@ -72,6 +72,7 @@ def _choices(clusters, server, data, count=4000):
   return counts, agreement['agreeing'].numpy().sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   # The sensitivity of a clipped mean is n - 1 times as large: it needs more epsilon to be seen.
   ('score', 'epsilon'), [('error_rate', 2.0), ('loss', 2.0), ('mean_loss', 16.0)],

@@ -42,6 +42,7 @@ def learns(found: list[float]) -> bool:
   return all(map(math.isfinite, found)) and found[-1] < found[0]
 
 
+@pytest.mark.exhaustive(but=[f'{name}-exam' for name in METHODS])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'dataset'),
@@ -60,6 +61,7 @@ def test_it_learns_at_its_defaults(machine, name, dataset):
   assert learns(losses(machine, method=name, dataset=dataset, **given))
 
 
+@pytest.mark.slow
 def test_what_diverges_is_seen(machine):
   """Mocha with the others' default for the strength of the pull."""
   assert not learns(losses(machine, method='mocha', dataset='exam', mtl_lambda=1.0))

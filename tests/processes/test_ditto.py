@@ -61,6 +61,7 @@ def _run(native, method, cohorts=COHORTS, data=DATA, **kwargs):
   return simulation
 
 
+@pytest.mark.slow
 def test_equals_ditto_in_numpy(native):
   eta, decay, eta_p, ditto_lambda = 0.2, 0.8, 0.1, 0.6
   values = {
@@ -87,6 +88,7 @@ def test_equals_ditto_in_numpy(native):
   np.testing.assert_allclose(models, [personal[k] for k in range(small.CLIENTS)], atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('unit', ['none', 'client'])
 def test_the_global_model_does_not_depend_on_the_personal_ones(native, unit):
   """It is that of FedAvg or DP-FedAvg, noise included."""
@@ -138,6 +140,7 @@ def test_clients_never_sampled_use_the_global_model(native):
   np.testing.assert_array_equal(same, [False, True, True, False, False, True])
 
 
+@pytest.mark.slow
 def test_example_level_takes_the_planned_steps_for_both_models(native):
   """No data term (learning from zero gradients): what remains is the noise of the steps.
 
@@ -167,6 +170,7 @@ def test_example_level_takes_the_planned_steps_for_both_models(native):
   assert abs(np.corrcoef(shared, personal)[0, 1]) < 0.08
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('inside_clip', [False, True])
 def test_example_level_in_numpy(inside_clip):
   """Both models of a silo by DP-SGD, with batches and noise of their own, and a pull."""
@@ -205,15 +209,3 @@ def test_example_level_costs_twice_the_steps():
   """Epsilon of two models is that of one with twice the rounds."""
   both, one = _example_level(passes=2), _example_level(passes=1)
   assert both.epsilon(10) == pytest.approx(one.epsilon(20))
-
-
-@pytest.mark.slow
-def test_the_compiled_runtime_gives_the_same(native):
-  method = _method('ditto', 'example', 4)
-  reference = _run(native, method)
-  with runtime.create('xla', devices='cpu') as xla:
-    compiled = _run(xla, method)
-    np.testing.assert_allclose(compiled.weights, reference.weights, atol=1e-5)
-    np.testing.assert_allclose(
-      small.flat(compiled.clients['model']), small.flat(reference.clients['model']), atol=1e-5
-    )

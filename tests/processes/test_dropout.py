@@ -96,6 +96,7 @@ def _clipped_sums(rows_in_batch, by_row):
   return np.linalg.norm(total(rows_in_batch) - total(rows_in_batch[1:]))
 
 
+@pytest.mark.slow
 def test_one_example_moves_a_step_by_the_clip_at_most():
   rows = np.array([0, 2, 3, 5, 6, 7])
   assert _clipped_sums(rows, by_row=True) <= 0.5 * (1 + 1e-5)
@@ -103,6 +104,7 @@ def test_one_example_moves_a_step_by_the_clip_at_most():
   assert _clipped_sums(rows, by_row=False) > 0.6
 
 
+@pytest.mark.slow
 def test_dp_sgd_gives_each_row_its_own_numbers(monkeypatch):
   """The same step worked off in chunks and as a masked silo: other places, the same masks."""
   model = _model(0.5)
@@ -138,6 +140,7 @@ def test_dp_sgd_gives_each_row_its_own_numbers(monkeypatch):
   np.testing.assert_allclose(_vector(whole), _vector(chunked), atol=1e-6)
 
 
+@pytest.mark.exhaustive(but=['example'])
 @pytest.mark.slow
 @pytest.mark.parametrize('unit', ['none', 'example'])
 def test_both_runtimes_drop_the_same(native, unit):

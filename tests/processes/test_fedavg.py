@@ -17,6 +17,7 @@ def _run(data, plan, rounds=2, seed=0, hyperparameters=RATE, **options):
   return run
 
 
+@pytest.mark.slow
 def test_full_batches_are_gradient_descent_on_all_data():
   data = small.regression_data()
   run = _run(data, small.no_privacy(data), batch_size=8, rounds=3)
@@ -31,6 +32,7 @@ def test_full_batches_are_gradient_descent_on_all_data():
   assert run.metrics['participants'] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('weighting', ['uniform', 'examples'])
 def test_golden_numbers_of_minibatches(weighting):
   data = small.regression_data(sizes=[8, 5, 2])
@@ -57,6 +59,7 @@ def test_golden_numbers_of_minibatches(weighting):
   )
 
 
+@pytest.mark.slow
 def test_without_noise_and_clip_the_private_mean_is_fedavg():
   data = small.regression_data()
   plain = _run(data, small.no_privacy(data))
@@ -75,6 +78,7 @@ def test_client_updates_are_clipped():
   )
 
 
+@pytest.mark.slow
 def test_noise_of_the_private_mean_has_the_claimed_scale():
   data = small.regression_data(features=3000, rows=2)
   data['x'][:], data['y'][:] = 0.0, 0.0
@@ -85,6 +89,7 @@ def test_noise_of_the_private_mean_has_the_claimed_scale():
   assert stats.kstest(noise / (2 / 3 * claimed), 'norm').pvalue < 1e-6
 
 
+@pytest.mark.slow
 def test_example_level_golden_numbers():
   data = small.regression_data(sizes=[8, 5, 2])
   plan = small.example_level(data, noise_multiplier=0.6, clipping_norm=1.5, steps=[2, 1, 3])
@@ -107,6 +112,7 @@ def test_counts_are_not_leaked_by_weights():
     small.start('fedavg', spec, data)
 
 
+@pytest.mark.slow
 def test_global_evaluation_sums_over_real_examples():
   data = small.regression_data(sizes=[8, 5, 2])
   run = _run(data, small.no_privacy(data), rounds=1)

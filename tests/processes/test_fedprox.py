@@ -26,6 +26,7 @@ def _plan(unit, data, noise=0.5):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('unit', UNITS)
 def test_golden_numbers(unit):
   """Without the noise of a client-level plan, whose place the next test shows."""
@@ -52,6 +53,8 @@ def test_golden_numbers(unit):
   assert unit != 'client' or max(lengths) > CLIP  # or nothing was clipped
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['client'])
 @pytest.mark.parametrize('unit', UNITS)
 def test_without_a_pull_it_is_fedavg(unit):
   """Bit for bit, noise included."""

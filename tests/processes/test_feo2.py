@@ -67,6 +67,7 @@ def _run(native, method, cohorts=COHORTS, data=DATA, **kwargs):
   return simulation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('adaptive', [False, True])
 def test_equals_algorithm_1_in_numpy(native, adaptive):
   """No noise, whole-client batches, two epochs; every line of the algorithm."""
@@ -124,6 +125,7 @@ def test_equals_algorithm_1_in_numpy(native, adaptive):
   np.testing.assert_array_equal(simulation.clients['started'], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('adaptive', [False, True])
 def test_nobody_opted_out_and_ratio_one_is_dp_fedavg(native, adaptive):
   """With the same noise, round by round."""
@@ -140,6 +142,7 @@ def test_nobody_opted_out_and_ratio_one_is_dp_fedavg(native, adaptive):
   np.testing.assert_allclose(a.weights, b.weights, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_everybody_opted_out_and_no_clip_is_fedavg(native):
   a = _run(
     native,
@@ -153,6 +156,7 @@ def test_everybody_opted_out_and_no_clip_is_fedavg(native):
   np.testing.assert_allclose(a.weights, _run(native, fedavg).weights, rtol=2e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_ratio_zero_never_touches_private_clients(native):
   method = _method(adaptive=True)
   kwargs = dict(hyperparameters={**ADAPTIVE, 'ratio': 0.0}, attributes={'is_private': PRIVATE})
@@ -169,6 +173,7 @@ def test_ratio_zero_never_touches_private_clients(native):
     assert np.all(personal[PRIVATE == 0] != shared[PRIVATE == 0])
 
 
+@pytest.mark.slow
 def test_rounds_with_an_empty_group(native):
   method = _method()
   private_only, others_only, nobody = [0, 1], [3, 4], []
@@ -234,6 +239,7 @@ def test_one_private_client_moves_the_sum_by_at_most_the_clip(native):
     assert np.linalg.norm(with_client - without) * divisor <= clip * (1 + 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('initial_norm', [0.01, 20.0])
 def test_clip_approaches_the_quantile_from_both_sides(native, initial_norm):
   simulation = small.Simulation(
@@ -270,17 +276,7 @@ def test_clients_never_sampled_use_the_global_model(native):
   np.testing.assert_array_equal(same, [False, True, True, False, False, True])
 
 
-def test_the_compiled_runtime_gives_the_same(native):
-  kwargs = dict(hyperparameters={**ADAPTIVE, 'ratio': 0.4}, attributes={'is_private': PRIVATE})
-  reference = _run(native, _method(adaptive=True), **kwargs)
-  with runtime.create('xla', devices='cpu') as xla:
-    compiled = _run(xla, _method(adaptive=True), **kwargs)
-    np.testing.assert_allclose(compiled.weights, reference.weights, atol=1e-5)
-    np.testing.assert_allclose(
-      small.flat(compiled.clients['model']), small.flat(reference.clients['model']), atol=1e-5
-    )
-
-
+@pytest.mark.slow
 def test_an_expected_denominator_in_numpy(native):
   """The sum over the cohort divided by q (N_np + r N_p), whoever takes part."""
   eta, r, norm = 0.2, 0.3, 0.5
@@ -303,6 +299,7 @@ def test_an_expected_denominator_in_numpy(native):
   np.testing.assert_allclose(simulation.weights, theta, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('denominator', ['counted', 'expected'])
 def test_the_ratio_damps_the_noise_of_every_round_only_with_an_expected_denominator(denominator):
   """Updates that stand still: what is left is noise, whose deviation is known."""

@@ -25,6 +25,7 @@ def _run(name, rounds, private, start=None, **options):
   return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 def test_finetuning_after_all_rounds_is_fedavg(private):
   ours = _run('finetune', 3, private, start=3.0, weighting='examples')
@@ -34,6 +35,7 @@ def test_finetuning_after_all_rounds_is_fedavg(private):
   small.assert_trees_equal(ours.evaluate('personal'), fedavg.evaluate('global'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 def test_finetuning_from_the_start_is_local_training(private):
   ours = _run('finetune', 3, private, start=0.0)
@@ -44,6 +46,7 @@ def test_finetuning_from_the_start_is_local_training(private):
     np.testing.assert_array_equal(leaf, 0.0)
 
 
+@pytest.mark.slow
 def test_clients_continue_alone_from_the_last_global_model():
   run, fedavg = _run('finetune', 5, True, start=2.0), _run('fedavg', 2, True)
   small.assert_trees_equal(run.server['model'], fedavg.server['model'])
@@ -57,6 +60,7 @@ def test_clients_continue_alone_from_the_last_global_model():
     np.testing.assert_allclose(found[k], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_who_was_absent_starts_from_the_global_model():
   data = small.regression_data(sizes=SIZES)
   spec = small.spec_of(data, small.no_privacy(data))

@@ -36,6 +36,7 @@ def _clusters(run):
   return numpy_loops.parameter_vector(run.server['clusters'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 @pytest.mark.parametrize('weighting', ['uniform', 'examples'])
 def test_one_cluster_is_fedavg(private, weighting):
@@ -46,6 +47,7 @@ def test_one_cluster_is_fedavg(private, weighting):
   small.assert_trees_equal(ours.evaluate('personal'), fedavg.evaluate('global'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('epsilon', 'finds'), [(4.0, True), (0.01, False)])
 def test_private_choices_find_the_kinds_of_clients_if_the_budget_suffices(epsilon, finds):
   """A score of 200 examples moves by 1/199: epsilon 4 chooses well, 0.01 throws coins."""
@@ -68,6 +70,7 @@ def test_private_choices_find_the_kinds_of_clients_if_the_budget_suffices(epsilo
     assert np.sum(sums['accuracy']) > 0.9 * np.sum(sums['num_examples'])
 
 
+@pytest.mark.slow
 def test_it_finds_the_kinds_of_clients():
   data = small.binary_data(clients=6)
   run = _run('ifca', data, 8, private=False, selections=8, model='linear_svm', num_clusters=2)
@@ -79,6 +82,7 @@ def test_it_finds_the_kinds_of_clients():
   assert np.all(sums['accuracy'] > 0.9 * sums['num_examples'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('weighting', ['uniform', 'examples'])
 def test_the_rounds_of_ifca_in_numpy(weighting):
   data = small.regression_data(sizes=[8, 5, 2])
@@ -101,6 +105,7 @@ def test_the_rounds_of_ifca_in_numpy(weighting):
     np.testing.assert_allclose(_clusters(run), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_choices_are_frozen_after_the_selection_rounds():
   data = small.regression_data()
   run = _run('ifca', data, 2, selections=2)
@@ -113,6 +118,7 @@ def test_choices_are_frozen_after_the_selection_rounds():
 # ------------------------------------------------------- preconditioning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 def test_while_it_clusters_the_preconditioned_method_is_ifca(private):
   data = small.regression_data(sizes=[8, 5, 2])
@@ -122,6 +128,7 @@ def test_while_it_clusters_the_preconditioned_method_is_ifca(private):
   small.assert_trees_equal(ours.evaluate(), ifca.evaluate())
 
 
+@pytest.mark.slow
 def test_preconditioned_fedavg_is_ifca_with_frozen_choices():
   data = small.regression_data(sizes=[8, 5, 2])
   ours = _run('ifca_mr_mtl', data, 4, after_clustering='fedavg')
@@ -130,6 +137,7 @@ def test_preconditioned_fedavg_is_ifca_with_frozen_choices():
   small.assert_trees_equal(ours.evaluate(), ifca.evaluate())
 
 
+@pytest.mark.slow
 def test_lambda_zero_is_preconditioned_local_training():
   data = small.regression_data(sizes=[8, 5, 2])
   ours = _run('ifca_mr_mtl', data, 4, hyperparameters={'mtl_lambda': 0.0})
@@ -137,6 +145,7 @@ def test_lambda_zero_is_preconditioned_local_training():
   small.assert_trees_equal(ours.clients['model'], local.clients['model'])
 
 
+@pytest.mark.slow
 def test_without_clustering_one_cluster_is_mr_mtl():
   data = small.regression_data(sizes=[8, 5, 2])
   ours = _run('ifca_mr_mtl', data, 3, selections=0, num_clusters=1)
@@ -144,6 +153,7 @@ def test_without_clustering_one_cluster_is_mr_mtl():
   small.assert_trees_equal(ours.clients['model'], mr_mtl.clients['model'], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('inside_clip', [False, True])
 def test_algorithm_a2_in_numpy(inside_clip):
   data = small.regression_data(sizes=[8, 5, 2])
@@ -178,6 +188,7 @@ def test_algorithm_a2_in_numpy(inside_clip):
   np.testing.assert_allclose(_clusters(run), centres, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_preconditioned_finetuning_starts_at_the_clusters_model():
   data = small.regression_data(sizes=[8, 5, 2])
   run = _run(

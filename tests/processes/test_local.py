@@ -32,6 +32,7 @@ def test_every_client_follows_its_own_numpy_loop():
     np.testing.assert_allclose(found[k], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_with_privacy_too():
   data = small.regression_data(sizes=[8, 5, 2])
   plan = small.example_level(data, noise_multiplier=0.5, steps=[2, 1, 3])
@@ -45,6 +46,7 @@ def test_with_privacy_too():
     np.testing.assert_allclose(found[k], expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_nobody_elses_data_matter():
   data = small.regression_data()
   plan = small.example_level(data, noise_multiplier=0.5)
@@ -95,6 +97,8 @@ def test_silos_have_what_the_plan_accounts_for(name, value):
   np.testing.assert_array_equal(repeated['attributes']['steps_per_round'], 3)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['balls_in_bins'])
 @pytest.mark.parametrize('batches', ['balls_in_bins', 'truncated_poisson'])
 def test_batches_are_the_same_on_both_runtimes(batches):
   data = small.regression_data(clients=3, rows=12, features=2)

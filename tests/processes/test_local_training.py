@@ -101,6 +101,7 @@ def test_a_client_without_examples_keeps_its_model():
   assert statistics['loss_count'] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('batches', 'inside_clip'), [('poisson', False), ('poisson', True), ('shuffled', False)]
 )
@@ -154,6 +155,7 @@ def test_without_noise_clip_and_sampling_dp_sgd_is_gradient_descent():
   np.testing.assert_allclose(numpy_loops.parameter_vector(params), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_gathered_chunks_give_what_the_masked_silo_gives(monkeypatch):
   data = small.regression_data(rows=200)
   settings = dict(sampling_rate=tf.constant(0.1), expected_batch_size=2, steps=tf.constant(3))
@@ -171,6 +173,7 @@ def _noise_p_value(change, stddev):
   return stats.kstest(np.ravel(change) / stddev, 'norm').pvalue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rate', [0.0, 0.5])
 def test_noise_has_the_claimed_scale(rate):
   """Also of an empty batch; and the test rejects noise of 2/3 of the scale."""
@@ -191,6 +194,7 @@ def test_noise_has_the_claimed_scale(rate):
   assert _noise_p_value(2.0 / 3.0 * noise, claimed) < 1e-6
 
 
+@pytest.mark.slow
 def test_steps_and_rounds_have_noise_of_their_own():
   data = small.regression_data(clients=1, rows=4, features=1000)
   no_data = dict(seed=1, sampling_rate=tf.constant(0.0), params=_start(1000, 0.0))
@@ -249,6 +253,7 @@ def test_an_example_is_in_one_shuffled_batch_of_an_epoch(rows_at_once, monkeypat
   assert np.count_nonzero(left_out) > 3
 
 
+@pytest.mark.slow
 def test_batches_are_poisson_samples_of_the_claimed_rate():
   """Each example by itself; and the test rejects 2/3 of the rate and fixed-size batches."""
   rows, steps, rate = 50, 400, 0.2
@@ -320,6 +325,7 @@ def _clipped_sum(x, y, mask, clip, inside):
   return numpy_loops.parameter_vector(total)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(
   examples=st.lists(st.tuples(_VALUES, _VALUES, _VALUES), min_size=4, max_size=4),
@@ -471,6 +477,7 @@ def _is_truncated(inside, rate, capacity):
               and fair > 1e-3)  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rows_at_once', ['all', 'one gather'])
 def test_truncated_batches_have_a_bound(rows_at_once, monkeypatch):
   """And the test rejects a batch of which the last rows are left out, and Poisson batches."""

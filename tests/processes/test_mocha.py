@@ -17,6 +17,7 @@ def _run(data, plan, rounds=3, name='mocha', hyperparameters=None, **options):
   return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 def test_lambda_zero_is_local_training(private):
   data = small.regression_data(sizes=[8, 5, 2])
@@ -26,6 +27,7 @@ def test_lambda_zero_is_local_training(private):
   small.assert_trees_equal(ours.clients['model'], local.clients['model'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('form', 'num_clients', 'inside_clip'),  # fewer and more clients than the four parameters
   [
@@ -71,6 +73,7 @@ def test_the_algorithm_in_numpy(form, num_clients, inside_clip):
   np.testing.assert_allclose(run.server['relationship'], omega, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_relationship_minimises_the_penalty():
   """Zhang and Yeung: no other matrix of trace one has a smaller tr(W^T Omega^-1 W)."""
   data = small.regression_data(clients=3, features=5)
@@ -104,6 +107,7 @@ def test_relationships_have_the_sign_of_the_truth():
   )
 
 
+@pytest.mark.slow
 def test_many_clients_with_few_parameters_stay_stable():
   """W W^T is singular there; the floor bounds the penalty's curvature."""
   data = small.regression_data(clients=12, rows=6)

@@ -26,6 +26,7 @@ def _plan(data, private, batches='poisson'):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 def test_lambda_zero_is_local_training(private):
   data = small.regression_data(sizes=[8, 5, 2])
@@ -35,6 +36,7 @@ def test_lambda_zero_is_local_training(private):
   small.assert_trees_equal(ours.clients['model'], local.clients['model'])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('batches', 'inside_clip', 'weighting'),
   [
@@ -81,6 +83,7 @@ def test_algorithm_a1_in_numpy(batches, inside_clip, weighting):
   )
 
 
+@pytest.mark.slow
 def test_it_minimises_equation_18():
   """Full batches to convergence: the stationary point, solved as one linear system."""
   data = small.regression_data()
@@ -108,6 +111,7 @@ def test_it_minimises_equation_18():
   )
 
 
+@pytest.mark.slow
 def test_a_strong_pull_holds_the_models_together():
   data = small.regression_data()
   spread = []

@@ -16,6 +16,7 @@ def test_pooling_keeps_every_real_row_once():
   assert together['y'].shape == (1, 15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 def test_it_trains_on_the_union(private):
   data = small.pooled(small.regression_data(sizes=[8, 5, 2]))

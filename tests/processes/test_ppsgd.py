@@ -81,6 +81,7 @@ def _paper(eta, alpha, weighting='average', data=DATA, cohorts=COHORTS):
   return w, theta, w_average, theta_average
 
 
+@pytest.mark.slow
 def test_equals_algorithm_1_in_numpy(native):
   """All users in every round, one fresh example each; averages of the iterates before a round."""
   eta, alpha, rounds, users = 0.5, 0.7, 6, small.CLIENTS
@@ -129,6 +130,7 @@ def _row_of_round(client, round_):
   return int(rows[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('alpha', [0.05, 2.0])
 @pytest.mark.parametrize('weighting', ['average', 'sum'])
 def test_equals_algorithms_2_and_3_in_numpy(native, weighting, alpha):
@@ -153,6 +155,7 @@ def test_equals_algorithms_2_and_3_in_numpy(native, weighting, alpha):
   np.testing.assert_allclose(simulation.evaluate('personal')['mse'], errors.sum(1), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_last_iterate_is_evaluated_by_default(native):
   simulation = _run(native, _method(), hyperparameters=_values(0.3, 0.4))
   w, theta, _, _ = _paper(0.3, 0.4)
@@ -176,6 +179,7 @@ def test_alpha_zero_shares_nothing(native):
   np.testing.assert_allclose(offsets, _paper(0.3, 0.0)[1], atol=3e-6)
 
 
+@pytest.mark.slow
 def test_alpha_zero_moves_no_clip_by_data(native):
   """An adaptive clip is a release: it must not follow data for which epsilon 0 is claimed."""
   plan = dataclasses.replace(
@@ -214,6 +218,7 @@ def test_without_privacy_the_mean_is_over_the_participants(native):
   np.testing.assert_allclose(simulation.weights, -0.2 * np.mean(gradients, axis=0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_representation_is_shared_and_the_last_layer_personal(native):
   """theta_i is in the last layer alone; with alpha = 0 the representation is frozen."""
   method = _method(model='one_hidden_layer')
@@ -300,20 +305,6 @@ def test_one_client_moves_w_by_at_most_the_clip(native):
     assert np.all(np.isfinite(small.flat(with_client.clients['offset'])))
 
 
-@pytest.mark.slow
-def test_the_compiled_runtime_gives_the_same(native):
-  data = small.examples()
-  method = small.build('ppsgd', _plan(), data, batch_size=3, iterate='average')
-  kwargs = dict(hyperparameters=_values(0.3, 0.4, noise_multiplier=0.5), seed=3)
-  reference = _run(native, method, **kwargs)
-  with runtime.create('xla', devices='cpu') as xla:
-    compiled = _run(xla, method, **kwargs)
-    np.testing.assert_allclose(compiled.weights, reference.weights, atol=1e-5)
-    np.testing.assert_allclose(
-      small.flat(compiled.clients['offset']), small.flat(reference.clients['offset']), atol=1e-5
-    )
-
-
 def test_flags_reach_the_minibatches():
   """m_i in proportion to the examples, and the public M / N of algorithm 2."""
   config = ExperimentConfig(
@@ -334,6 +325,7 @@ def test_flags_reach_the_minibatches():
     dataclasses.replace(config, minibatch_weighting='average')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fixed', [False, True])
 def test_statement_says_what_stays_on_the_client_and_how_users_are_drawn(fixed):
   config = ExperimentConfig(

@@ -50,6 +50,7 @@ def _reference(data, rounds, cohorts, *, seed, batch_size, epochs=1, plan=None):
   return x, c, own
 
 
+@pytest.mark.slow
 def test_golden_numbers_of_the_papers_algorithm():
   data = small.regression_data(sizes=[8, 5, 2])
   cohorts = [[0, 1, 2], [0, 2], [1], [0, 1, 2]]
@@ -65,6 +66,7 @@ def test_golden_numbers_of_the_papers_algorithm():
   np.testing.assert_allclose(found, own, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_golden_numbers_of_dp_sgd_in_silos():
   data = small.regression_data(sizes=[8, 6, 5])
   privacy = small.example_level(data, noise_multiplier=0.7)
@@ -76,6 +78,7 @@ def test_golden_numbers_of_dp_sgd_in_silos():
   np.testing.assert_allclose(found, c, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_one_step_of_everybody_is_fedavg():
   """With K = 1 and all clients the corrections cancel in the mean."""
   data = small.regression_data()
@@ -86,6 +89,7 @@ def test_one_step_of_everybody_is_fedavg():
   )
 
 
+@pytest.mark.slow
 def test_it_does_not_drift():
   """Many local steps end at the optimum of all data; FedAvg's end is elsewhere."""
   data = small.regression_data(rows=8)
@@ -110,6 +114,7 @@ def _client_level(clip):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rounds_before', [0, 2])
 def test_one_client_moves_the_sum_of_both_halves_by_the_clip(rounds_before):
   """Model and control variate together: with clips of their own it would be sqrt(2) times that."""
@@ -141,6 +146,7 @@ def test_one_client_moves_the_sum_of_both_halves_by_the_clip(rounds_before):
   np.testing.assert_allclose(np.hypot(*halves), clip, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_noise_is_that_of_the_plan_on_both_halves():
   data, clip = small.examples(), 0.5
   privacy = _client_level(clip)

@@ -39,6 +39,7 @@ def _reddi(name, updates, x, *, rate, beta_1, beta_2, tau):
   return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['fedavgm', *ADAPTIVE])
 def test_golden_numbers(name):
   data = small.regression_data(sizes=[8, 5, 2])
@@ -62,6 +63,7 @@ def test_golden_numbers(name):
   )
 
 
+@pytest.mark.slow
 def test_defaults_are_the_optimisers_own():
   data = small.regression_data()
   for name, moments in common.MOMENTS.items():
@@ -73,6 +75,7 @@ def test_defaults_are_the_optimisers_own():
     assert found == {'server_learning_rate': 1.0, **moments}
 
 
+@pytest.mark.slow
 def test_without_momentum_fedavgm_is_fedavg():
   data = small.regression_data()
   models = []
@@ -84,6 +87,7 @@ def test_without_momentum_fedavgm_is_fedavg():
   small.assert_trees_equal(*models)
 
 
+@pytest.mark.slow
 def test_the_optimiser_sees_the_noised_mean_only():
   """Post-processing: Adam's first step of a mean of pure noise, from the noise of plain FedAvg."""
   data = small.examples()
@@ -105,6 +109,7 @@ def test_the_optimiser_sees_the_noised_mean_only():
   np.testing.assert_allclose(weights['fedadam'], expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('method', ['ditto', 'finetune', 'fedprox', 'scaffold', 'feo2'])
 def test_every_method_with_a_global_model_has_them(method):
   data = small.examples()
@@ -171,6 +176,7 @@ def test_schedules(kind):
     np.testing.assert_array_equal(found, np.float32(0.4))
 
 
+@pytest.mark.slow
 def test_a_sweep_over_kinds_of_schedules_is_one_program():
   data = small.regression_data()
   method = small.build(
@@ -226,6 +232,7 @@ def test_who_trains_a_global_model_has_them_all(name):
   assert bool(own) == (averages and not method.setting('mtl_lambda') and name != 'ifca')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 def test_client_momentum(private):
   """v <- beta v + gradient over the steps of one round; DP-SGD's gradients are noised ones."""

@@ -40,6 +40,7 @@ def _release(run):
   return run.clients['released']
 
 
+@pytest.mark.slow
 def test_the_pivot_is_mr_mtl():
   data = small.regression_data(sizes=[8, 5, 2])
   run = _run(data, runs=[2, 1, 3])
@@ -51,6 +52,7 @@ def test_the_pivot_is_mr_mtl():
   small.assert_trees_equal(run.evaluate(), mr_mtl.evaluate())  # nothing is released yet
 
 
+@pytest.mark.slow
 def test_a_run_with_the_pivots_lambda_and_without_noise_is_the_pivot():
   data = small.regression_data(sizes=[4, 3, 2])  # batches of 4: every example is in them
   run = _run(data, runs=[2, 1, 2], lambdas='0.7', noise=0.0, hyperparameters={'mtl_lambda': 0.7})
@@ -61,6 +63,7 @@ def test_a_run_with_the_pivots_lambda_and_without_noise_is_the_pivot():
   assert np.all(found[1, 1] == 0.0)  # a silo makes no more runs than it drew
 
 
+@pytest.mark.slow
 def test_runs_have_noise_of_their_own():
   data = small.regression_data(sizes=[8, 5, 2])
   run = _run(data, runs=[2, 2, 2], lambdas='1')
@@ -70,6 +73,7 @@ def test_runs_have_noise_of_their_own():
   assert np.all(np.abs(found[:, 0] - pivots).max(axis=1) > 1e-3)
 
 
+@pytest.mark.slow
 def test_each_run_draws_its_lambda_from_the_list():
   """Without noise each run is that of one of the lambdas; all of them turn up."""
   data = small.regression_data(clients=3, sizes=[4, 3, 2])
@@ -83,6 +87,7 @@ def test_each_run_draws_its_lambda_from_the_list():
   assert np.all(counts > 0)
 
 
+@pytest.mark.slow
 def test_the_best_of_its_own_runs_is_released():
   data = small.regression_data(sizes=[8, 5, 2])
   run = _run(data, runs=[3, 1, 2], score_noise=1e-9, hyperparameters={'tuning_score_clip': 1e6})
@@ -98,6 +103,7 @@ def test_the_best_of_its_own_runs_is_released():
   assert run.metrics['selection_agreement'] == 1.0
 
 
+@pytest.mark.slow
 def test_scores_have_the_noise_that_is_accounted_for():
   """Two runs whose clipped scores differ by d: P(the better) = Phi(d / (sqrt(2) z c))."""
   num_clients, clip, biases = 600, 0.3, np.array([0.0, 0.4])

@@ -27,6 +27,7 @@ def three_rounds():
   return server, list(states), metrics
 
 
+@pytest.mark.slow
 def test_next_on_lists_equals_native(native):
   with native.context:
     expected = three_rounds()
@@ -81,6 +82,7 @@ def _learning_process(differentially_private):
   return tff.learning.algorithms.build_weighted_fed_avg(model_fn, optimizer)
 
 
+@pytest.mark.exhaustive(but=['True'])
 @pytest.mark.slow
 @pytest.mark.parametrize('differentially_private', [False, True])
 def test_tff_learning_on_data_sets(native, differentially_private):

@@ -107,6 +107,7 @@ def test_lists_of_different_lengths():
     example.next_round(example.server_state(), states, data)
 
 
+@pytest.mark.slow
 def test_an_op_that_xla_does_not_have():
   """It is refused where values stay on the device; a context interprets it."""
 
@@ -219,6 +220,7 @@ def test_a_block_beyond_the_free_memory_is_refused_with_the_size_that_fits(monke
   assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('block', 'message', 'free', 'advice'),
   [

@@ -23,12 +23,15 @@ def reference():
     return example.run(xla)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['2-None', '3-2'])
 @pytest.mark.parametrize(('size', 'block'), [(1, None), (2, None), (3, 2), (9, None)])
 def test_any_number_of_members_gives_the_numbers_of_one_process(reference, size, block):
   with hosts_runtime.HostsRuntime(LocalCrew(size, block)) as machine:
     example.assert_same(reference, example.run(machine))
 
 
+@pytest.mark.slow
 def test_the_same_number_of_members_gives_the_same_bits():
   runs = []
   for _ in range(2):
@@ -38,6 +41,7 @@ def test_the_same_number_of_members_gives_the_same_bits():
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_data_by_cohort():
   """Rows of the data that are not those of the states are sent round by round."""
   results = []
@@ -70,6 +74,7 @@ def test_states_are_read_and_placed_in_parts(monkeypatch):
     assert sum(method == 'receive' for _, method, _ in machine._crew.calls) > 2
 
 
+@pytest.mark.slow
 def test_only_totals_leave_a_member():
   """What comes back does not grow with the cohort, and data are sent once."""
   received = []
@@ -92,6 +97,7 @@ def test_only_totals_leave_a_member():
   assert received[0] == received[1] > 0
 
 
+@pytest.mark.slow
 def test_no_member_is_sent_the_noise_key_of_the_server():
   """With privacy for clients; at example level each silo has a secret of its own."""
   key = NoiseKey.rehearsal(3)  # the simulation's
@@ -107,6 +113,7 @@ def test_no_member_is_sent_the_noise_key_of_the_server():
       assert not any(word in text for word in words)
 
 
+@pytest.mark.slow
 def test_a_lost_member_is_replaced_and_takes_its_clients_again(reference):
   crew = LocalCrew(3)
   with hosts_runtime.HostsRuntime(crew) as machine:
@@ -131,6 +138,7 @@ def load_by_cohort(first, last):
 SIZES = np.array([3, 9, 1, 4, 1, 5, 9])  # as of examples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('load', [load_some, load_by_cohort])
 def test_members_load_their_clients_data_by_themselves(reference, load):
   with hosts_runtime.HostsRuntime(LocalCrew(3)) as machine:
@@ -191,6 +199,7 @@ def test_a_sweep_is_refused():
 CASES = [(name, entry.privacy_units[-1]) for name, entry in registry.METHODS.items()]
 
 
+@pytest.mark.exhaustive(but=['mr_mtl-example', 'feo2-client'])
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'unit'), CASES)
 def test_every_method(name, unit):

@@ -93,6 +93,7 @@ class States(tff.program.ProgramStateManager):
     self.saved[version] = await tff.program.materialize_value(program_state)
 
 
+@pytest.mark.slow
 def test_run_training_process_with_managers(context, native, tmp_path):
   clients = learning.data_sets((5, 6, 9))
   with native.context:
@@ -150,6 +151,7 @@ class Clients(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIt
     raise NotImplementedError
 
 
+@pytest.mark.slow
 def test_train_model_as_a_program(native):
   (client,) = learning.data_sets((9,))
   with native.context:

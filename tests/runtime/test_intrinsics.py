@@ -129,6 +129,7 @@ def test_every_intrinsic(expected, name):
     example.assert_same(expected, as_numpy(everything(clients(5))))
 
 
+@pytest.mark.slow
 def test_nobody():
   results = []
   for options in CONTEXTS.values():
@@ -154,6 +155,7 @@ def extremes_of_roots(values):
   return tff.federated_min(roots), tff.federated_max(roots)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('values', [[-1.0], [-1.0, 1.0, 4.0], [1.0, 4.0, -1.0, 9.0, 0.0]])
 def test_extremes_are_nan_if_a_clients_value_is(native, values):
   with native.context:
@@ -186,6 +188,7 @@ def selected(keys, table):
   return tff.federated_sum(tff.federated_map(add_up, slices))
 
 
+@pytest.mark.slow
 def test_select(native):
   keys = [np.array([0, 3], np.int32), np.array([1, 1], np.int32)]
   table = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
@@ -197,6 +200,7 @@ def test_select(native):
     assert context.explain(selected).is_compiled
 
 
+@pytest.mark.slow
 def test_an_aggregator_of_tff(native):
   factory = tff.aggregators.zeroing_factory(
     10.0, tff.aggregators.clipping_factory(1.5, tff.aggregators.SumFactory())

@@ -18,6 +18,7 @@ def _model(kind):
   return _MODELS[kind]() if kind == 'functional' else _MODELS[kind]
 
 
+@pytest.mark.exhaustive(but=['functional-blocks0'])
 @pytest.mark.slow
 @pytest.mark.parametrize('kind, blocks', [('functional', (None, 6)), ('keras', (None, 4))])
 def test_weighted_federated_averaging_in_blocks_of_one_some_and_all(native, kind, blocks):
@@ -47,6 +48,7 @@ _PROCESSES = {
 }
 
 
+@pytest.mark.exhaustive(but=['fed_prox, Keras', 'mime'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _PROCESSES)
 def test_algorithms_and_aggregators(native, name):
@@ -79,6 +81,7 @@ def test_evaluation(native):
   assert context.lowering(process.next).is_possible
 
 
+@pytest.mark.slow
 def test_k_means(native):
   rng = np.random.default_rng(0)
   clients = [
@@ -89,6 +92,7 @@ def test_k_means(native):
   learning.assert_compiled_as_native(native, process, clients, (None, 4))
 
 
+@pytest.mark.exhaustive(but=['convolution'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', learning.NETWORKS)
 def test_networks(native, name):

@@ -31,6 +31,7 @@ def _at_clients(draw):
   return np.array(found)  # [contexts, calls, clients, draws]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'draw, mean, deviation',
   [
@@ -48,6 +49,7 @@ def test_draws_without_a_seed_are_fresh_everywhere(draw, mean, deviation):
   np.testing.assert_allclose(draws.std(), deviation, atol=2 * tolerance)
 
 
+@pytest.mark.slow
 def test_draws_with_a_seed_repeat_when_the_program_is_started_again():
   draws = _at_clients(lambda: tf.random.normal([_DRAWS], seed=7))
   np.testing.assert_array_equal(draws[0], draws[1])
@@ -123,6 +125,7 @@ def _order(prepare, rows=12):
   return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('buffer', [3, 50])
 def test_a_shuffle_gives_every_element_once_in_another_order_each_time(buffer):
   first, second = _order(lambda data: data.shuffle(buffer))
@@ -135,6 +138,7 @@ def test_a_shuffle_gives_every_element_once_in_another_order_each_time(buffer):
   assert first[0].tolist() != second[0].tolist()
 
 
+@pytest.mark.slow
 def test_each_epoch_shuffles_anew():
   order = _order(lambda data: data.shuffle(50).repeat(3))[0][0].reshape(3, 12)
   assert (np.sort(order) == np.arange(12)).all()

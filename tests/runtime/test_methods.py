@@ -66,6 +66,9 @@ def case(name, unit):
   return method, data, attributes
 
 
+@pytest.mark.exhaustive(
+  but=[f'{name}-{registry.METHODS[name].privacy_units[-1]}' for name in registry.METHODS]
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'unit'), CASES)
 def test_parity(native, name, unit):
@@ -76,6 +79,7 @@ def test_parity(native, name, unit):
   example.assert_same(run(native, method, data, attributes), found)
 
 
+@pytest.mark.exhaustive(but=['fedavg-client'])
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'unit'), [('fedavg', 'client'), ('mr_mtl', 'example')])
 def test_blocks_of_clients_agree_with_single_ones(name, unit):

@@ -74,6 +74,7 @@ def _assert_no_worker_is_left():
   assert not _workers(os.getpid())
 
 
+@pytest.mark.exhaustive(but=['normal', 'hard_exit'])
 @pytest.mark.slow
 @pytest.mark.parametrize('ending', ['normal', 'not_closed', 'exception', 'hard_exit'])
 def test_worker_ends_with_the_program_and_the_pipe_closes(ending):
@@ -83,6 +84,7 @@ def test_worker_ends_with_the_program_and_the_pipe_closes(ending):
   _assert_no_worker_is_left()
 
 
+@pytest.mark.exhaustive(but=['9'])
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_worker_ends_with_a_signal(number):
@@ -146,6 +148,7 @@ def test_without_a_private_copy_it_says_where_it_listens(monkeypatch, caplog):
   assert 'listens on every network interface' in line and 'may not be run in /elsewhere' in line
 
 
+@pytest.mark.slow
 def test_what_tffs_compiler_does_is_counted_and_timed():
   @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
   def add(values):

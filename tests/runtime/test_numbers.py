@@ -109,6 +109,7 @@ def multiples(dtype):
   return list(np.resize(values, (-(-len(values) // VALUES), VALUES)).astype(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('dtype', [*FLOATS, *INTEGERS], ids=lambda d: np.dtype(d).name)
 def test_division_floor_modulo_and_casts(dtype):
   context = runtime.XlaContext()
@@ -178,6 +179,7 @@ def test_the_largest_and_smallest_of_nobody():
     assert context.invoke(extremes, [np.uint64(2**64 - 2), np.uint64(5)]) == (5, 2**64 - 2)
 
 
+@pytest.mark.slow
 def test_tffs_modular_clipping(native):
   process = modular_clipping.ModularClippingSumFactory(-5, 10).create(tff.TensorType(np.int32))
   for context in (native.context, runtime.XlaContext()):

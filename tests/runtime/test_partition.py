@@ -84,6 +84,7 @@ def assert_same(a, b):
   np.testing.assert_allclose(a[0]['model'], b[0]['model'], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('middle', [through_text, through_table])
 def test_a_part_of_the_clients_work_is_cut_out(native, middle):
   next_round = round_through(middle)
@@ -107,6 +108,7 @@ def test_a_part_of_the_clients_work_is_cut_out(native, middle):
     assert 'because' in str(explained)
 
 
+@pytest.mark.slow
 def test_only_a_string_in_the_state_leaves_the_clients_compiled(native):
   @tff.federated_computation(
     tff.FederatedType(STATE, tff.SERVER), tff.FederatedType(np.float32, tff.CLIENTS)
@@ -157,6 +159,7 @@ def test_two_results_of_one_random_draw_are_not_taken_apart():
       assert float(drawn['text']) == pytest.approx(drawn['number'], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_dp_aggregators_event_stays_on_the_host():
   """Its state holds the event, whose class and module are strings."""
   process = tff.learning.dp_aggregator(0.0, 5.0).create(tff.TensorType(np.float32, (4,)))
@@ -179,6 +182,7 @@ def test_a_dp_aggregators_event_stays_on_the_host():
       assert found == expected
 
 
+@pytest.mark.slow
 def test_random_numbers_of_one_seed_are_drawn_in_one_way():
   """A rotation by random signs at the clients and its inverse at the server: one on the host."""
 

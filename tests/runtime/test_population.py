@@ -69,6 +69,7 @@ def test_cohorts_share_one_program(population):
     assert context.statistics.compilations == 1
 
 
+@pytest.mark.slow
 def test_a_training_process_takes_a_cohort(native, population):
   process = tff.learning.algorithms.build_weighted_fed_avg(
     learning.functional_model(), tff.learning.optimizers.build_sgdm(0.1)

@@ -228,6 +228,7 @@ def program(type_, chosen):
   return run
 
 
+@pytest.mark.slow
 def test_random_programs(native, contexts):
   @hypothesis.settings(max_examples=8, deadline=None, derandomize=True, phases=PHASES)
   @hypothesis.given(strategies.data(), _TYPES, strategies.integers(0, 3))

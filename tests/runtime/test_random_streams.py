@@ -30,6 +30,7 @@ def _repeated(keys):
   return len(keys) - len(np.unique(keys, axis=0))
 
 
+@pytest.mark.slow
 def test_keys_do_not_repeat():
   """Among as many draws as a large run makes; TensorFlow's own function does repeat."""
   count = 400_000
@@ -152,6 +153,7 @@ def test_secret_draws_do_not_depend_on_how_many_are_drawn():
     np.testing.assert_array_equal(drawn.ravel(), _bits_of(key)[:count])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('draw', [random_streams.uniform, random_streams.normal])
 def test_secret_draws_are_equal_with_and_without_xla_and_for_every_lane(draw):
   def of_lane(lane):
@@ -165,6 +167,7 @@ def test_secret_draws_are_equal_with_and_without_xla_and_for_every_lane(draw):
   np.testing.assert_allclose(compiled(), alone, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_secret_keys_do_not_tell_their_children_and_do_not_repeat():
   key = random_streams.key(SECRET, Stream.SELECTION)
   drawn = tf.bitcast(random_streams.bits(key, [16]), tf.int32).numpy()

@@ -17,6 +17,7 @@ def reference(native):
   return example.run(native)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('block', [None, 3])
 def test_parity_with_native_and_one_compilation_for_all_cohort_sizes(reference, block):
   with runtime.create('xla', clients_per_block=block) as xla:
@@ -25,6 +26,7 @@ def test_parity_with_native_and_one_compilation_for_all_cohort_sizes(reference, 
     assert xla.compile_seconds > 0.0
 
 
+@pytest.mark.slow
 def test_clients_outside_the_cohort_keep_their_states():
   with runtime.create('xla') as xla:
     _, states, _ = example.run(xla, cohorts=[[3, 5]])
@@ -49,6 +51,7 @@ def test_the_order_of_the_cohort_does_not_matter():
     )
 
 
+@pytest.mark.slow
 def test_larger_cohorts_than_the_first_are_compiled_again_and_agree():
   with runtime.create('xla') as xla:
     many = 100
@@ -65,6 +68,7 @@ def test_larger_cohorts_than_the_first_are_compiled_again_and_agree():
     assert xla.compilations == 2
 
 
+@pytest.mark.slow
 def test_data_that_are_placed_by_cohort_share_programs():
   with runtime.create('xla') as xla:
     results = []
@@ -85,6 +89,7 @@ def test_data_that_are_placed_by_cohort_share_programs():
     example.assert_same(results[1], xla.to_numpy(alone))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('block', [None, 4])
 def test_sweep_equals_single_runs(block):
   rates = [0.05, 0.1, 0.3]
@@ -180,6 +185,7 @@ def test_extremes_in_a_sweep_are_nan_where_a_clients_value_is(block):
   np.testing.assert_array_equal(largest, [2.0, np.nan, np.nan])
 
 
+@pytest.mark.slow
 def test_a_sweep_too_large_for_the_memory_is_split(monkeypatch):
   results = []
   for scarce in (False, True):
@@ -199,6 +205,7 @@ def test_a_sweep_too_large_for_the_memory_is_split(monkeypatch):
   example.assert_same(*results)
 
 
+@pytest.mark.slow
 def test_native_sweep_is_a_loop_over_settings(native):
   with runtime.create('xla') as xla:
     results = []
@@ -231,6 +238,7 @@ def evaluate(server, client, data):
   return tff.federated_map(_loss, (tff.federated_broadcast(server), client, data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rows', [None, [5, 0, 3]])
 def test_evaluation(native, rows):
   def run(machine):
@@ -380,6 +388,7 @@ def wide_round(server, client, data):
   return server, tff.federated_map(_next_wide, client), tff.federated_sum(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('device', ['cpu', 'cpu,cpu'])
 def test_a_round_copies_its_cohort_and_not_the_population(device):
   """200 MB of clients' states, of which a round takes three."""
@@ -398,6 +407,7 @@ def test_a_round_copies_its_cohort_and_not_the_population(device):
     assert states.to_numpy()['w'][[0, 1, 3, 4999], 0].tolist() == [0.0, 5.0, 2.0, 3.0]
 
 
+@pytest.mark.slow
 def test_rounds_leave_no_memory_behind():
   rng = np.random.default_rng(0)
   with runtime.create('xla') as xla:

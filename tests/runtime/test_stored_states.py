@@ -104,6 +104,7 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
     write(records(tmp_path), [1], 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('devices', ['cpu', 'cpu,cpu'])
 def test_rounds_are_those_of_memory_to_the_bit(tmp_path, devices):
   with runtime.create('xla', devices=devices) as machine:
@@ -116,6 +117,7 @@ def test_rounds_are_those_of_memory_to_the_bit(tmp_path, devices):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_rounds_on_tffs_own_runtime(native):
   expected = example.run(native)
   example.assert_same(expected, example.run(runtime.with_states_on_disk(native)))

@@ -71,6 +71,7 @@ def rows():
   return tf.data.Dataset.from_tensor_slices(Tree(b=[1.0, 2.0], a=[[1], [2]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('compute', [constants, texts, numbers, rows])
 def test_results_are_those_of_tff(native, options, compute):
   with native.context:
@@ -89,6 +90,7 @@ def pass_on(server, clients):
   return server, tff.federated_broadcast(server), clients
 
 
+@pytest.mark.slow
 def test_empty_structures_and_clients_values_come_back_as_they_were(native, options):
   state = Tree(empty=Tree(a=(), b=()), number=np.float32(2.0))
   with native.context:
@@ -99,6 +101,7 @@ def test_empty_structures_and_clients_values_come_back_as_they_were(native, opti
   assert type(found[2]) is list
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'factory', [tff.aggregators.MeanFactory(), tff.aggregators.UnweightedMeanFactory()]
 )
@@ -121,6 +124,7 @@ def summary(values):
   return tff.federated_sum(values), tff.federated_mean(values), tff.federated_max(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('wrong', [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_the_computations_business(native, options, wrong):
   with native.context:
@@ -168,6 +172,7 @@ def _rows(count):
   return [{'x': [1.0, k], 'y': k} for k in range(count)]
 
 
+@pytest.mark.slow
 def test_sequences_are_mapped_and_reduced(options):
   with runtime.XlaContext(**options) as context:
     assert of_clients([_rows(3), [], _rows(2)]) == ((9.0, 4), (9.0, 4))
@@ -228,6 +233,7 @@ def test_a_data_set_may_have_no_end(options):
     assert 'a data set without an end' in str(context.explain(first_ten))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('wrong', [10.5, 'ten', [1.0], np.ones(2, np.float32)])
 def test_a_value_of_another_type_is_a_type_error(native, options, wrong):
   @tff.tensorflow.computation(np.int32)

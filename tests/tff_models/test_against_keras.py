@@ -136,6 +136,7 @@ def assert_is_keras_gradient(case, ours, theirs):
     np.testing.assert_allclose(mine.numpy(), his, atol=2e-5 * largest, rtol=1e-3, err_msg=mine.name)
 
 
+@pytest.mark.exhaustive(but=['mlp', 'dropout_cnn', 'lstm', 'transformer'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_same_weights_same_outputs_and_gradients(native, name):
@@ -184,6 +185,7 @@ def test_number_of_parameters(name, shape, outputs, count):
   assert sum(p.shape.num_elements() for p in model.init(KEY).values()) == count
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('side', [32, 64])
 def test_resnet18_at_its_real_size_equals_keras(side):

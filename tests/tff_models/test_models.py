@@ -70,6 +70,7 @@ def test_cnn_has_the_papers_shapes():
   }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['cnn3x3', 'one_hidden_layer', 'softmax'])
 def test_clients_own_weights_train_at_once(name):
   """Vectorised over clients with different weights, gradients equal one at a time."""

@@ -151,6 +151,7 @@ def test_repeat_and_select_of_a_fixed_number_would_be_caught():
   assert exact > 0.5 * claimed[np.argmin(np.abs(ORDERS - order))]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
   target=st.floats(0.3, 12.0),

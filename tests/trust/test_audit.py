@@ -105,12 +105,14 @@ def _check_honest(target, *, rounds, runs, closeness=3.0):
   return report
 
 
+@pytest.mark.slow
 def test_dp_fedavg():
   report = _check_honest(targets.target('fedavg', targets.client_level(0.77)), rounds=1, runs=12000)
   assert 3.3 < report.claimed < 4.0  # by loss distributions; 3.93 by Renyi
   assert report.bound.epsilon > report.claimed / 1.5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_dp_fedavg_over_rounds_with_adaptive_clipping():
   clipping = plan.AdaptiveClipping(initial_norm=0.5, quantile_noise_multiplier=3.0)
@@ -120,6 +122,7 @@ def test_dp_fedavg_over_rounds_with_adaptive_clipping():
   assert report.claimed / 4 < report.bound.epsilon <= report.claimed
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_fixed_size_cohorts_under_replacement():
   """z is relative to the clip: replacing one client moves the sum by twice as much."""
@@ -130,6 +133,7 @@ def test_fixed_size_cohorts_under_replacement():
   assert 3.5 < report.claimed < 5
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_feo2_protects_private_clients_and_nobody_else():
   private = targets.target(
@@ -146,6 +150,7 @@ def test_feo2_protects_private_clients_and_nobody_else():
   assert report.broken
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'plan_', 'options'),
@@ -171,6 +176,8 @@ def _choosing(epsilon, clusters=200, rows=200):
   )
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_private_choice_of_a_cluster():
   """A canary that is zeroed moves all scores in one direction: 8 is 4 under zero-out."""
   report = audit_tool.audit_choice(_choosing(8.0), runs=8000)
@@ -180,6 +187,7 @@ def test_the_private_choice_of_a_cluster():
   assert report.strength == pytest.approx(199 / 200)
 
 
+@pytest.mark.slow
 def test_a_choice_with_too_little_noise_is_caught():
   target = _choosing(1.0, clusters=20, rows=20)
   eager = {**target.method.hyperparameters, 'selection_epsilon': 4.0}
@@ -199,6 +207,7 @@ def _tuning(z, *, cls=None, slots=12, **how):
   return targets.target('tuned_mr_mtl', plan_, rows=1, tuning_lambdas='0', tuning_slots=slots)
 
 
+@pytest.mark.slow
 def test_the_best_of_a_private_number_of_runs():
   report = tuned.audit_tuning(_tuning(1.486), rounds=1, runs=12000)
   print(report.text())
@@ -218,6 +227,8 @@ class _AlwaysAHundred(tuning.PrivateTuning):
     return 100
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['1.486-broken0-12000'])
 @pytest.mark.parametrize(
   ('z', 'broken', 'runs'),
   [
@@ -255,6 +266,8 @@ def _one_run_target(name='fedavg', cls=None, canaries=300, z=0.8):
   return targets.target(name, plan_, rows=rows, batch_size=rows, features=canaries)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['fedavg'])
 @pytest.mark.parametrize('name', ['fedavg', pytest.param('mr_mtl', marks=pytest.mark.slow)])
 def test_one_run_with_many_canaries(name):
   """Steinke et al.: hundreds of clients (examples), each there by a coin, in one run."""
@@ -265,6 +278,7 @@ def test_one_run_with_many_canaries(name):
   assert 'one run with 300 canaries' in report.text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_one_run_with_sampled_cohorts_over_rounds():
   claim = targets.client_level(
@@ -276,6 +290,7 @@ def test_one_run_with_sampled_cohorts_over_rounds():
   assert 0 < report.bound.epsilon <= report.claimed
 
 
+@pytest.mark.slow
 def test_one_run_shows_that_a_clip_was_skipped():
   target = _one_run_target(cls=_NoClip, z=4.0)
   report = audit_tool.audit_one_run(target, rounds=1, canaries=300, guesses=60)
@@ -346,6 +361,7 @@ def _check_caught(target, *, rounds, runs):
   assert 'REFUTED' in report.text()
 
 
+@pytest.mark.slow
 def test_a_skipped_clip_is_caught():
   _check_caught(
     targets.target('fedavg', targets.client_level(1.0, rate=1.0, cls=_NoClip)), rounds=1, runs=2000
@@ -359,6 +375,7 @@ def test_halved_noise_is_caught():
   )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_another_sampler_is_caught():
   cohorts = _EverybodyIsDrawn(8, 0.1)
@@ -367,6 +384,7 @@ def test_another_sampler_is_caught():
   )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('cls', 'z', 'rows', 'rounds', 'runs'),
@@ -377,6 +395,7 @@ def test_broken_silos_are_caught(cls, z, rows, rounds, runs):
   _check_caught(targets.target('mr_mtl', plan_, rows=rows, batch_size=2), rounds=rounds, runs=runs)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_skipped_clip_in_silos_is_caught(monkeypatch):
   honest = local_training.clipped_gradient_sum

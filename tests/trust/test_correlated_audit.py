@@ -72,6 +72,8 @@ def test_what_is_learnt_counts_nothing():
 # ----------------------------------------------------------------- honest plans
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['banded'])
 @pytest.mark.parametrize(
   'name', ['banded', *(pytest.param(n, marks=pytest.mark.slow) for n in ('buffered', 'tree'))]
 )
@@ -82,6 +84,7 @@ def test_correlated_noise(name):
   assert report.strength == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('method', 'options'),
@@ -104,6 +107,7 @@ def test_the_protected_part_of_methods(method, options):
   assert report.strength == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.exhaustive(but=['banded-6-600'])
 @pytest.mark.slow
 # A tree is accounted from above, by 1.4 % where its levels are whole: more canaries tell that, too.
 @pytest.mark.parametrize(
@@ -172,6 +176,8 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['a shared key'])
 @pytest.mark.parametrize(
   'broken',
   [

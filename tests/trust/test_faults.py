@@ -39,6 +39,7 @@ def _checkpoint(folder):
   )
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_found(tmp_path):
   path = _checkpoint(tmp_path)
   whole = path.read_bytes()
@@ -110,6 +111,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_writes_that_the_kernel_refuses(tmp_path, monkeypatch):
   """No file may grow beyond a limit: one line, and the run goes on when there is room."""
@@ -357,6 +359,7 @@ time.sleep(120)
 """
 
 
+@pytest.mark.exhaustive(but=['9'])
 @pytest.mark.slow
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
 def test_the_worker_ends_with_us(number):
@@ -406,6 +409,7 @@ def _runs(pid):
 # --------------------------------------------------------------------- long runs
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ten_thousand_rounds_leave_nothing_behind(tmp_path, monkeypatch):
   """No growth in memory, files or threads; epsilon to the last round."""

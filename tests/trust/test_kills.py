@@ -15,6 +15,7 @@ from tests.trust import kills
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.exhaustive(but=['dp_fedavg'])
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize('name', kills.COMMANDS)

@@ -190,6 +190,7 @@ _few = settings(
 )
 
 
+@pytest.mark.slow
 @given(_federations)
 @_quick
 def test_a_client_moves_the_sum_by_at_most_the_clip(machine_of, federation):
@@ -198,6 +199,7 @@ def test_a_client_moves_the_sum_by_at_most_the_clip(machine_of, federation):
   )
 
 
+@pytest.mark.exhaustive(but=['feo2-False', 'ppsgd-False'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'adaptive'),
@@ -209,6 +211,7 @@ def test_a_client_in_other_methods(machine_of, name, adaptive, federation):
   _check_client_sensitivity(_client_level(name, adaptive), machine_of('xla'), federation, adaptive)
 
 
+@pytest.mark.slow
 @given(_federations)
 @_quick
 def test_a_private_client_of_feo2(machine_of, federation):
@@ -232,6 +235,7 @@ def test_an_opted_out_client_of_feo2_is_clipped_too(machine_of, federation):
   assert abs(count_with - count_without) <= 1 + 1e-4
 
 
+@pytest.mark.exhaustive(but=['fedavg'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['fedavg', 'feo2', 'ppsgd'])
 @given(federation=_federations)
@@ -270,6 +274,7 @@ def _check_example_sensitivity(machine, x, y, other):
   assert np.linalg.norm(with_ - replaced) <= 2 + 1e-5
 
 
+@pytest.mark.slow
 @given(_arrays(6, FEATURES), _arrays(6), _arrays(FEATURES + 1))
 @_quick
 def test_an_example_moves_the_gradient_sum_by_at_most_the_clip(machine_of, x, y, other):
@@ -283,6 +288,7 @@ def test_an_example_on_tffs_own_runtime(machine_of, x, y, other):
   _check_example_sensitivity(machine_of('native'), x, y, other)
 
 
+@pytest.mark.exhaustive(but=['nan-xla', 'inf-xla', '-inf-xla', 'nan-native'])
 @pytest.mark.parametrize('name', RUNTIMES)
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 def test_data_that_are_not_finite_are_refused(machine_of, name, bad):
@@ -333,6 +339,8 @@ def _check_noise(values):
   assert abs(neighbours) < 5 / np.sqrt(values.size)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['xla'])
 @pytest.mark.parametrize('name', RUNTIMES)
 def test_client_level_noise(machine_of, name):
   """Independent across rounds, seeds and coordinates; an empty round is noised like any."""
@@ -358,6 +366,8 @@ def test_client_level_noise(machine_of, name):
   _check_noise(np.delete(values, [0], axis=1))
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['xla'])
 @pytest.mark.parametrize('name', RUNTIMES)
 def test_example_level_noise(machine_of, name):
   """Independent across silos, rounds and coordinates, each silo with its own scale."""
@@ -404,6 +414,7 @@ def _poisson_p_values(membership, rate):
   }
 
 
+@pytest.mark.slow
 def test_batches_of_the_process_are_poisson_samples(machine_of):
   """Example i is the i-th unit vector: its weight moves if and only if it was drawn."""
   machine, n, batch, silos, rounds = machine_of('xla'), 20, 5, 3, 250

@@ -132,6 +132,8 @@ def _silo_meter(machine, name):
   return measured, accounted
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['mr_mtl', 'ifca', 'tuned_mr_mtl'])
 @pytest.mark.parametrize(
   'name', ['mr_mtl', *(pytest.param(n, marks=pytest.mark.slow) for n in SILOS if n != 'mr_mtl')]
 )
@@ -141,6 +143,7 @@ def test_a_silo_looks_at_an_example_as_often_as_it_accounts_for(machine, name):
   assert measured == pytest.approx(accounted, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_step_that_nobody_accounts_for_is_measured(machine, monkeypatch):
   """The broken twin of a trainer takes one step more in each round."""
   honest = local_training.dp_sgd
@@ -192,6 +195,8 @@ def _client_meter(machine, name, cohorts, drawn=None):
   return way / (CLIENTS[name] * CLIP / private.denominator), private
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['fedavg', 'feo2'])
 @pytest.mark.parametrize(
   'name', ['fedavg', *(pytest.param(n, marks=pytest.mark.slow) for n in CLIENTS if n != 'fedavg')]
 )
@@ -202,6 +207,7 @@ def test_a_client_enters_the_server_once_a_round(machine, name):
   assert measured == pytest.approx(_gaussians(private.event(ROUNDS)), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_client_rests_between_its_rounds(machine):
   cohorts = SeparatedCohorts(2, 2)
   measured, private = _client_meter(machine, 'fedavg', cohorts)
@@ -212,6 +218,7 @@ def test_a_client_rests_between_its_rounds(machine):
   assert found**2 == pytest.approx(times)
 
 
+@pytest.mark.slow
 def test_a_round_that_nobody_accounts_for_is_measured(machine):
   """The broken twin of a sampler asks everybody in every round."""
   cohorts = SeparatedCohorts(2, 2)

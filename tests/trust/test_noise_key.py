@@ -78,6 +78,7 @@ def _rehearsal_words(seed):
   return NoiseKey.rehearsal(seed).words
 
 
+@pytest.mark.slow
 def test_a_search_for_the_seed_finds_nothing():
   """An attacker who has the final model, the code and the public seed tries all seeds."""
   result, update = _released()
@@ -91,6 +92,7 @@ def test_a_search_for_the_seed_finds_nothing():
   assert 'Noise key: Noise, cohorts' in result.privacy['statement']
 
 
+@pytest.mark.slow
 def test_a_search_for_the_seed_removes_the_noise_of_a_rehearsal():
   """The control of the attack, and why the statement of such a run says what it says."""
   result, update = _released(noise_key='rehearsal')
@@ -156,6 +158,8 @@ SILOS = dict(
 )
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['client'])
 @pytest.mark.parametrize('values', [{}, SILOS], ids=['client', 'example'])
 def test_only_its_own_file_holds_the_key_and_only_until_the_end(
   tmp_path, one_key, monkeypatch, capfd, values
@@ -178,6 +182,8 @@ def test_only_its_own_file_holds_the_key_and_only_until_the_end(
   tf.nest.map_structure(np.testing.assert_array_equal, result.server_state, again.server_state)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive(but=['client'])
 @pytest.mark.parametrize('values', [{}, SILOS], ids=['client', 'example'])
 def test_a_checkpoint_with_the_key_would_be_found(tmp_path, one_key, monkeypatch, values):
   """The twin that keeps the whole states."""
@@ -224,6 +230,7 @@ def fake_runs(monkeypatch):
   return start
 
 
+@pytest.mark.slow
 def test_each_run_has_its_own_cohorts_and_a_rehearsal_has_its_seeds(tmp_path, fake_runs):
   secret = [fake_runs(tmp_path / f's{i}')[1] for i in range(2)]
   assert secret[0] != secret[1]
@@ -268,6 +275,7 @@ def test_without_its_key_a_run_is_not_continued(tmp_path, fake_runs, monkeypatch
   assert fake_runs(folder, resume=True)[0].summary['rounds'] == 6
 
 
+@pytest.mark.slow
 def test_a_finished_run_needs_no_key(tmp_path, fake_runs):
   first, _ = fake_runs(tmp_path / 'run')
   again, cohorts = fake_runs(tmp_path / 'run', resume=True)
@@ -275,6 +283,7 @@ def test_a_finished_run_needs_no_key(tmp_path, fake_runs):
   assert not (tmp_path / 'run' / noise_keys.NAME).exists()
 
 
+@pytest.mark.slow
 def test_the_users_own_key_repeats_a_run_and_stays(tmp_path, fake_runs):
   path = tmp_path / 'my key'
   path.write_text(NoiseKey.fresh().hex() + '\n')
@@ -339,6 +348,7 @@ def test_a_sweep_gives_each_run_a_key_and_takes_none(tmp_path):
     sweep.run(Grid.parse({**base, 'noise_key_file': 'k'}, [], []), folder=tmp_path / 'other')
 
 
+@pytest.mark.slow
 def test_a_private_method_is_not_started_without_a_key():
   experiment = build_process(_config(''))
   with pytest.raises(ValueError, match='needs a noise_key: NoiseKey'):

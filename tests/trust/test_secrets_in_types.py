@@ -83,6 +83,7 @@ def _check(built, computations, unit):
   assert bool(_names(clients) & SECRETS) == (unit == 'example')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(('name', 'unit'), CASES)
 def test_nobody_is_sent_a_secret(name, unit):
   built, computations = _programs(name, unit)

@@ -54,6 +54,7 @@ def test_the_stream_is_the_decoder(name, compiled):
   np.testing.assert_allclose(noise, expected, atol=3e-5)
 
 
+@pytest.mark.slow
 def test_the_tree_is_that_of_tf_privacy():
   # Both trees of noise that is one everywhere: the weights of all nodes are the same.
   strategy = STRATEGIES['tree']
@@ -66,6 +67,7 @@ def test_the_tree_is_that_of_tf_privacy():
   np.testing.assert_allclose(np.cumsum(ours) / strategy.sensitivity(SEPARATED), sums, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_tree_is_that_of_tff_s_aggregator():
   """The noise of `tff.aggregators`' DP-FTRL over the rounds has the covariance of the decoder."""
   size = 4000
@@ -97,6 +99,7 @@ def _whitened(strategy, scale=1.0, dimension=4000):
   return strategy.encoder() @ noise / strategy.sensitivity(SEPARATED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', ['banded', 'buffered', 'independent'])
 def test_behind_the_noise_is_a_gaussian_mechanism(name):
   white = _whitened(STRATEGIES[name])

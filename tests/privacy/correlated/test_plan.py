@@ -91,6 +91,7 @@ def _noise_of_a_run(machine, name, features, seed=0):
   return np.diff(np.array(models), axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', STRATEGIES)
 def test_the_noise_of_a_process_is_the_strategy_s(name):
   strategy = STRATEGIES[name]
@@ -109,6 +110,7 @@ def test_the_noise_of_a_process_is_the_strategy_s(name):
     assert np.any(np.abs(found - alone) > tolerance * spread)
 
 
+@pytest.mark.slow
 def test_both_runtimes_draw_the_same_noise():
   with runtime.create('xla') as xla, runtime.create('native') as native:
     ours, theirs = (_noise_of_a_run(machine, 'banded', 5) for machine in (xla, native))
@@ -143,6 +145,7 @@ FLAGS = dict(
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive(but=['fedavg', 'ppsgd'])
 @pytest.mark.slow
 @pytest.mark.parametrize('method', [n for n, m in METHODS.items() if 'client' in m.privacy_units])
 def test_every_client_level_method_takes_it(method):
