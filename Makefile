@@ -31,16 +31,13 @@ claims: .venv/.ready  ## Print every claim of the papers with its verdict (RUN=n
 
 # In two parts, each with fresh workers: TensorFlow keeps every program that it has compiled for as long as
 # a process lives. A part in which ARGS choose nothing (5) has not failed.
-test: .venv/.ready-for-tests  ## Run the tests, and say which took longest (ARGS='-k name' chooses some)
+test: .venv/.ready-for-tests  ## Run the tests, and say which took longest (ARGS='-k name' chooses some, ARGS=--exhaustive has all)
 	@status=0; for part in slow 'not slow'; do \
 	  echo "$(PYTEST) -m '$$part' $(ARGS)"; $(PYTEST) -m "$$part" $(ARGS) || [ $$? = 5 ] || status=1; \
 	done; exit $$status
 
 test-fast: .venv/.ready-for-tests  ## Run the tests that take less than some two seconds each
 	$(PYTEST) -m 'not slow' $(ARGS)
-
-test-exhaustive:  ## Run every test for every method, size and kill, as before a release (an hour)
-	@$(MAKE) --no-print-directory test ARGS="--exhaustive $(ARGS)"
 
 test-kills: .venv/.ready  ## Kill real runs and sweeps 60 times at random, and compare what they come to
 	$(PYTHON) -m pytest -s tests/trust/test_kills.py --kills=60 $(ARGS)

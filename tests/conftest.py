@@ -49,9 +49,9 @@ def pytest_collection_finish():
   atexit.register(gc.unfreeze)  # before what is frozen is finalised
 
 
-@pytest.fixture(scope='module')
+@pytest.fixture(scope='session')
 def native():
-  """One native runtime for a module: its worker takes seconds to start."""
+  """One native runtime for all tests of a process: its worker takes seconds to start."""
   import runtime  # with TensorFlow, which most tests need not wait for
 
   with runtime.create('native') as created:

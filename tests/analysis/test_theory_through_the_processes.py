@@ -35,12 +35,6 @@ def _estimates():
 
 
 @pytest.fixture(scope='module')
-def native():
-  with runtime.create('native') as created:
-    yield created
-
-
-@pytest.fixture(scope='module')
 def feo2():
   """FeO2 on one example per client: loss ||w - phi_hat_j||^2 / 2."""
   points, estimates = _estimates()

@@ -227,9 +227,9 @@ class Simulation:
     return self.machine.evaluate(computation, self._server, states, self._data)
 
 
-def start(name, spec, data, **values):
-  """A simulation of the method on the runtime for many tests."""
-  return Simulation(the_runtime(), processes.build(name, spec), data, **values)
+def start(name, spec, data, *, machine=None, **values):
+  """A simulation of the method on the runtime for many tests, or on one for many rounds."""
+  return Simulation(machine or the_runtime(), processes.build(name, spec), data, **values)
 
 
 # ------------------------------------------------------------ what came of it

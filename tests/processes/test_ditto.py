@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import runtime
 from privacy.plan import (
   ClientLevelPrivacy,
   ExampleLevelPrivacy,
@@ -22,12 +21,6 @@ from tests.processes import small_federation as small
 DATA = small.examples()
 EVERYBODY = EveryClient(small.CLIENTS)
 COHORTS = ([0, 1, 3], [2, 4, 5], [0, 3, 4, 5], [1, 2])
-
-
-@pytest.fixture(scope='module')
-def native():
-  with runtime.create('native') as created:
-    yield created
 
 
 @functools.cache

@@ -31,12 +31,6 @@ ADAPTIVE = {
 }
 
 
-@pytest.fixture(scope='module')
-def native():
-  with runtime.create('native') as created:
-    yield created
-
-
 @functools.cache
 def _method(adaptive=False, personalize=True, opted_out=2, batch_size=8):
   clipping = AdaptiveClipping(quantile_noise_multiplier=1.0) if adaptive else None

@@ -5,15 +5,20 @@ import itertools
 import numpy as np
 import pytest
 
+import runtime
 from tests.processes import reference as numpy_loops
 from tests.processes import small_federation as small
 
 RATE = {'client_learning_rate': 0.1}
 
 
-def _run(name, data, plan, rounds=3, hyperparameters=RATE, attributes=None, **options):
+def _run(
+  name, data, plan, rounds=3, hyperparameters=RATE, attributes=None, machine=None, **options
+):
   spec = small.spec_of(data, plan, **options)
-  run = small.start(name, spec, data, hyperparameters=hyperparameters, attributes=attributes)
+  run = small.start(
+    name, spec, data, machine=machine, hyperparameters=hyperparameters, attributes=attributes
+  )
   run.run(rounds)
   return run
 
@@ -88,14 +93,17 @@ def test_it_minimises_equation_18():
   """Full batches to convergence: the stationary point, solved as one linear system."""
   data = small.regression_data()
   strength = 0.7
-  run = _run(
-    'mr_mtl',
-    data,
-    small.no_privacy(data),
-    rounds=250,
-    hyperparameters={'client_learning_rate': 0.3, 'mtl_lambda': strength},
-    batch_size=8,
-  )
+  with runtime.create('xla', devices='cpu') as xla:
+    run = _run(
+      'mr_mtl',
+      data,
+      small.no_privacy(data),
+      machine=xla,
+      rounds=250,
+      hyperparameters={'client_learning_rate': 0.3, 'mtl_lambda': strength},
+      batch_size=8,
+    )
+    personal, mean = run.clients['model'], run.server['model']
   reference = numpy_loops.Reference(data)
   # grad F_k(w_k) + lambda (w_k - w_bar) = 0 for every k.
   blocks, right = np.zeros([3, 4, 3, 4]), np.zeros([3, 4])
@@ -104,11 +112,8 @@ def test_it_minimises_equation_18():
     blocks[k] -= strength / 3 * np.eye(4)[:, np.newaxis]
     right[k] = reference.x[k].T @ reference.y[k] / 8
   expected = np.linalg.solve(blocks.reshape(12, 12), right.ravel()).reshape(3, 4)
-  found = numpy_loops.parameter_vector(run.clients['model'])
-  np.testing.assert_allclose(found, expected, atol=2e-3)
-  np.testing.assert_allclose(
-    numpy_loops.parameter_vector(run.server['model']), expected.mean(0), atol=2e-3
-  )
+  np.testing.assert_allclose(numpy_loops.parameter_vector(personal), expected, atol=2e-3)
+  np.testing.assert_allclose(numpy_loops.parameter_vector(mean), expected.mean(0), atol=2e-3)
 
 
 @pytest.mark.slow

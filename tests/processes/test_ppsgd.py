@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.running import build
 from privacy.plan import AdaptiveClipping, ClientLevelPrivacy, FixedClipping, NoPrivacy
@@ -21,12 +20,6 @@ DATA = small.examples()
 COHORTS = ([0, 1, 3], [2, 4, 5], [0, 3, 4, 5], [], [1, 2])
 RATE = 0.5
 CLIP = 1.5
-
-
-@pytest.fixture(scope='module')
-def native():
-  with runtime.create('native') as created:
-    yield created
 
 
 def _plan(cohorts=None):

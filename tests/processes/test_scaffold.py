@@ -14,9 +14,11 @@ from tests.processes import small_federation as small
 RATE = 0.1
 
 
-def _run(name, data, privacy, rounds, *, seed=0, cohort=None, rate=RATE, **options):
+def _run(name, data, privacy, rounds, *, seed=0, cohort=None, rate=RATE, machine=None, **options):
   spec = small.spec_of(data, privacy, **options)
-  run = small.start(name, spec, data, seed=seed, hyperparameters={'client_learning_rate': rate})
+  run = small.start(
+    name, spec, data, machine=machine, seed=seed, hyperparameters={'client_learning_rate': rate}
+  )
   run.run(rounds, cohort)
   return run
 
@@ -96,12 +98,14 @@ def test_it_does_not_drift():
   privacy = small.no_privacy(data)
   x = np.concatenate([np.ones((*data['y'].shape, 1)), data['x']], -1).reshape(-1, 4)
   optimum = np.linalg.lstsq(x.astype(float), data['y'].ravel(), rcond=None)[0]
-  errors = {
-    name: np.linalg.norm(
-      _vector(_run(name, data, privacy, 150, batch_size=8, local_epochs=10)) - optimum
-    )
-    for name in ('scaffold', 'fedavg')
-  }
+  with runtime.create('xla', devices='cpu') as xla:
+    errors = {
+      name: np.linalg.norm(
+        _vector(_run(name, data, privacy, 150, machine=xla, batch_size=8, local_epochs=10))
+        - optimum
+      )
+      for name in ('scaffold', 'fedavg')
+    }
   assert errors['scaffold'] < 1e-3 < 0.02 < errors['fedavg']
 
 
@@ -116,7 +120,7 @@ def _client_level(clip):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('rounds_before', [0, 2])
-def test_one_client_moves_the_sum_of_both_halves_by_the_clip(rounds_before):
+def test_one_client_moves_the_sum_of_both_halves_by_the_clip(native, rounds_before):
   """Model and control variate together: with clips of their own it would be sqrt(2) times that."""
   data, clip = small.examples(), 0.05
   privacy = _client_level(clip)
@@ -124,16 +128,15 @@ def test_one_client_moves_the_sum_of_both_halves_by_the_clip(rounds_before):
   unit = RATE * 2  # 8 rows in batches of 4
 
   def released(cohort):
-    with runtime.create('native') as machine:
-      run = small.Simulation(
-        machine, method, data,
-        hyperparameters={'client_learning_rate': RATE, 'noise_multiplier': 0.0},
-      )  # fmt: skip
-      for _ in range(rounds_before):
-        run.round(range(1, small.CLIENTS))
-      before = run.server
-      run.round(cohort)
-      after = run.server
+    run = small.Simulation(
+      native, method, data,
+      hyperparameters={'client_learning_rate': RATE, 'noise_multiplier': 0.0},
+    )  # fmt: skip
+    for _ in range(rounds_before):
+      run.round(range(1, small.CLIENTS))
+    before = run.server
+    run.round(cohort)
+    after = run.server
     # Back from what the server makes of the sum to the sum.
     expected = privacy.cohorts.expected_size
     model = (small.flat(after['model']) - small.flat(before['model'])) * expected

@@ -88,7 +88,7 @@ def test_without_momentum_fedavgm_is_fedavg():
 
 
 @pytest.mark.slow
-def test_the_optimiser_sees_the_noised_mean_only():
+def test_the_optimiser_sees_the_noised_mean_only(native):
   """Post-processing: Adam's first step of a mean of pure noise, from the noise of plain FedAvg."""
   data = small.examples()
   privacy = plan.ClientLevelPrivacy(
@@ -98,12 +98,11 @@ def test_the_optimiser_sees_the_noised_mean_only():
     clipping=plan.FixedClipping(norm=0.5),
   )
   weights = {}
-  with runtime.create('native') as machine:
-    for name in ('sgd', 'fedadam'):
-      method = small.build('fedavg', privacy, data, server_optimizer=name)
-      run = small.Simulation(machine, method, data)
-      run.round([1, 2])
-      weights[name] = run.weights
+  for name in ('sgd', 'fedadam'):
+    method = small.build('fedavg', privacy, data, server_optimizer=name)
+    run = small.Simulation(native, method, data)
+    run.round([1, 2])
+    weights[name] = run.weights
   noised = weights['sgd']
   expected = 0.1 * noised / (np.sqrt(0.99 * 1e-6 + 0.01 * noised**2) + 1e-3)
   np.testing.assert_allclose(weights['fedadam'], expected, rtol=1e-4)
@@ -111,7 +110,7 @@ def test_the_optimiser_sees_the_noised_mean_only():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('method', ['ditto', 'finetune', 'fedprox', 'scaffold', 'feo2'])
-def test_every_method_with_a_global_model_has_them(method):
+def test_every_method_with_a_global_model_has_them(native, method):
   data = small.examples()
   privacy = plan.NoPrivacy(cohorts=sampling.EveryClient(small.CLIENTS))
   attributes = {}
@@ -126,13 +125,12 @@ def test_every_method_with_a_global_model_has_them(method):
     attributes['is_private'] = np.array([1, 1, 1, 0, 0, 1], np.float32)
   settings = dict(batch_size=4, rounds=2, server_optimizer='fedyogi')
   built = small.build(method, privacy, data, **settings)
-  with runtime.create('native') as machine:
-    run = small.Simulation(machine, built, data, attributes=attributes)
-    models = [run.weights]
-    for _ in range(2):  # finetune trains the global model in the first of two rounds
-      run.round(range(small.CLIENTS))
-      models.append(run.weights)
-    server = run.server
+  run = small.Simulation(native, built, data, attributes=attributes)
+  models = [run.weights]
+  for _ in range(2):  # finetune trains the global model in the first of two rounds
+    run.round(range(small.CLIENTS))
+    models.append(run.weights)
+  server = run.server
   first, second = server['optimizer']['first'], server['optimizer']['second']
   assert np.abs(small.flat(first)).min() > 0 and small.flat(second).min() > 0
   if method == 'finetune':
