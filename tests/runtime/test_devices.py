@@ -22,37 +22,35 @@ sys.modules['tests'].__path__ = ['tests']
 from tests.runtime import example_process as example
 from tests.runtime import test_intrinsics as intrinsics
 
+def sweep(machine):
+  server = {k: np.stack([v] * 3) for k, v in example.server_state().items()}
+  states = machine.place_states(
+    {k: np.concatenate([v] * 3) for k, v in example.client_states().items()})
+  rows = [np.array(c, int) + s * example.CLIENTS for s, c in enumerate([[0, 1, 2, 3], [4], []])]
+  server, metrics = machine.round(
+    example.next_round, server, states, machine.place(example.data()), rows, settings=3)
+  return machine.to_numpy(server), states.to_numpy(), machine.to_numpy(metrics)
+
+def everything(count, **options):
+  with runtime.XlaContext(**options):
+    result = intrinsics.as_numpy(intrinsics.everything(intrinsics.clients(count)))
+  result.pop('fold')  # It has no merge that equals it here.
+  return result
+
 with runtime.create('xla') as one:
-  expected = example.run(one)
-for names, block in (('cpu:0,cpu:1,cpu:2', 1), ('cpu:2,cpu:0', 2), ('cpu,cpu', 1)):
+  expected, swept = example.run(one), sweep(one)
+found = {count: everything(count) for count in (5, 0)}
+for names, block, count in (('cpu:0,cpu:1,cpu:2', 1, 5), ('cpu:2,cpu:0', 2, 0), ('cpu,cpu', 1, 5)):
   with runtime.create('xla', devices=names, clients_per_block=block) as several:
     example.assert_same(expected, example.run(several))
     # The server's work before and after the clients'; the clients' on the device that has
     # the data, and on those that are sent theirs.
     assert several.compilations == 1
     assert several.compiled_programs == 2 + min(2, len(set(names.split(','))))
-
-  def sweep(machine):
-    server = {k: np.stack([v] * 3) for k, v in example.server_state().items()}
-    states = machine.place_states(
-      {k: np.concatenate([v] * 3) for k, v in example.client_states().items()})
-    rows = [np.array(c, int) + s * example.CLIENTS for s, c in enumerate([[0, 1, 2, 3], [4], []])]
-    server, metrics = machine.round(
-      example.next_round, server, states, machine.place(example.data()), rows, settings=3)
-    return machine.to_numpy(server), states.to_numpy(), machine.to_numpy(metrics)
-
-  with runtime.create('xla') as one, runtime.create('xla', devices=names) as several:
-    example.assert_same(sweep(one), sweep(several))
-
-  # A fold has no merge that equals it here, so it is left out.
-  for count in (5, 0):
-    results = []
-    for options in ({}, dict(devices=names, clients_per_block=block)):
-      with runtime.XlaContext(**options):
-        result = intrinsics.as_numpy(intrinsics.everything(intrinsics.clients(count)))
-        result.pop('fold')
-        results.append(result)
-    example.assert_same(*results)
+  with runtime.create('xla', devices=names) as several:
+    example.assert_same(swept, sweep(several))
+  found_there = everything(count, devices=names, clients_per_block=block)
+  example.assert_same(found[count], found_there)
 print('agreed')
 """
 
