@@ -8,6 +8,11 @@ EXTRA ?=
 # Test files that run at the same time; tests/conftest.py says which come first.
 JOBS ?= 2
 PYTEST = $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=10
+# COVERAGE=1 measures which lines a run of the tests reaches, and writes docs/coverage.md.
+COVERAGE ?=
+MEASURED = $(if $(COVERAGE),--cov --cov-append --cov-report=)
+# Of tests that ARGS choose there is no page.
+REACHED = $(if $(filter-out --exhaustive,$(ARGS)),$(PYTHON) -m coverage report --skip-covered,$(PYTHON) -m tests.docs.coverage_page '$(1)')
 RECIPE ?=
 RUN ?=
 
@@ -32,9 +37,10 @@ claims: .venv/.ready  ## Print every claim of the papers with its verdict (RUN=n
 # In two parts, each with fresh workers: TensorFlow keeps every program that it has compiled for as long as
 # a process lives. A part in which ARGS choose nothing (5) has not failed.
 test: .venv/.ready-for-tests  ## Run the tests, and say which took longest (ARGS='-k name' chooses some, ARGS=--exhaustive has all)
-	@status=0; for part in slow 'not slow'; do \
-	  echo "$(PYTEST) -m '$$part' $(ARGS)"; $(PYTEST) -m "$$part" $(ARGS) || [ $$? = 5 ] || status=1; \
-	done; exit $$status
+	@rm -f .coverage; status=0; for part in slow 'not slow'; do \
+	  echo "$(PYTEST) $(MEASURED) -m '$$part' $(ARGS)"; \
+	  $(PYTEST) $(MEASURED) -m "$$part" $(ARGS) || [ $$? = 5 ] || status=1; \
+	done; $(if $(COVERAGE),$(call REACHED,make test $(ARGS));) exit $$status
 
 test-fast: .venv/.ready-for-tests  ## Run the tests that take less than some two seconds each
 	$(PYTEST) -m 'not slow' $(ARGS)
@@ -60,8 +66,9 @@ pictures: .venv/.ready  ## Draw the pictures of docs/results again from the tabl
 notebooks: .venv/.ready-for-tests  ## Run the notebooks that changed and keep what they show (ARGS=name for one)
 	@$(PYTHON) notebooks/build.py $(ARGS)
 
-coverage: .venv/.ready-for-tests  ## Run the fast tests and say which lines they reach
+coverage: .venv/.ready-for-tests  ## Run the fast tests and say which lines they reach (all: make test COVERAGE=1)
 	$(PYTEST) -m 'not slow' --cov --cov-report=term:skip-covered $(ARGS)
+	@$(call REACHED,make test-fast)
 
 wheel:  ## Build the wheel in dist/
 	@command -v $(UV) >/dev/null 2>&1 || $(MAKE) --no-print-directory .uv/bin/uv

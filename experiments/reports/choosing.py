@@ -4,6 +4,7 @@ from collections.abc import Set
 
 import pandas as pd
 
+from experiments.config.experiment import ExperimentConfig
 from experiments.folder.metrics import EVERYONE
 from experiments.reports.data import ReportData, symbol, text
 from experiments.sweeps import grid as sweep_grid
@@ -109,10 +110,12 @@ def _of_middle_budgets(names: list[str], last: pd.DataFrame, most: int) -> list[
   return [name for name in names if name in kept]
 
 
-def words_of_task(problem: str, budget) -> str:
-  """A panel's title: which problem, and how much privacy."""
-  if isinstance(budget, str):
-    words = f'privacy: {budget}'
-  else:
-    words = f'epsilon {text(budget)}' if budget == budget else 'no target epsilon'
-  return f'{problem}, {words}' if problem else words
+def budget_in_words(config: ExperimentConfig) -> str:
+  """How much privacy was asked for."""
+  if config.privacy == 'none':
+    return 'not private'
+  if config.target_epsilon is not None:
+    return f'epsilon {text(config.target_epsilon)}'
+  if config.noise_multiplier is not None:
+    return f'noise multiplier {text(config.noise_multiplier)}'
+  return 'budgets of their own'

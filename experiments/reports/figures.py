@@ -179,9 +179,9 @@ def against_lambda(data: ReportData) -> Drawing | None:
   if not names:
     return None
   name = names[0]
-  budget = 'target_epsilon' if 'target_epsilon' in last else 'privacy'
-  asked = map(choosing.words_of_task, last['problem'], last[budget])
-  last = last.assign(asked=list(asked))
+  budgets = [choosing.budget_in_words(data.runs[run].config) for run in last['run']]
+  words_of = zip(last['problem'], budgets, strict=True)
+  last = last.assign(asked=[', '.join(filter(None, words)) for words in words_of])
   chosen, caption = choosing.best_settings(
     data, last[last[name].notna()], ['method', 'asked', name]
   )

@@ -12,7 +12,7 @@ import pandas as pd
 
 from experiments.config.experiment import settings
 from experiments.folder.metrics import EVERYONE
-from experiments.reports import html
+from experiments.reports import choosing, html
 from experiments.reports.data import ReportData, symbol, text, title_of, value_of
 from experiments.reports.layout import Drawing
 from experiments.running.progress import show, show_mean
@@ -98,11 +98,10 @@ def _telling(rows: list[list[str]], settings_of_them: int) -> list[bool]:
 
 def tags_of(run: Run) -> html.Tags:
   """By what a reader filters."""
-  budget = run.config.target_epsilon
-  words = 'not private' if run.config.privacy == 'none' else f'epsilon {text(budget)}'
-  if budget is None and run.config.privacy != 'none':
-    words = f'noise multiplier {text(run.config.noise_multiplier)}'
-  return {'method': [title_of(run.config.method)], 'budget': [words]}
+  return {
+    'method': [title_of(run.config.method)],
+    'budget': [choosing.budget_in_words(run.config)],
+  }
 
 
 def results(data: ReportData, table: Overview) -> str:
