@@ -20,7 +20,7 @@ from experiments.sweeps import table as sweep_table
 
 _MOST_PANELS = 6
 _WORDS = {**layout.WORDS, 'excess_risk': house.metric_words('excess_risk')}
-_LOCAL, _GLOBAL, _BEST, _BETWEEN = '#D55E00', '#0072B2', '#000000', '#009E73'
+_BEST, _BETWEEN = '#000000', '#009E73'
 _CHOSEN = (
   'At each point the step size that is best by the value shown, CHOSEN ON TEST DATA as in the '
   'paper: these values are optimistic. alpha 0 is local learning, whose epsilon is 0.'
@@ -51,17 +51,20 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
     places = np.linspace(0, len(noises) - 1, _MOST_PANELS).round().astype(int)
     noises = [noises[place] for place in places]
   columns = 2 if len(noises) == 4 else min(len(noises), 3)
+  size, margin = ((6.4, 4.0), 0.0) if len(noises) == 1 else ((2.8, 3.0), 1.6)
   drawing, panels = layout.panels(
-    len(noises), columns=columns, each=(2.8, 3.0), margin=1.6, share_x=False
+    len(noises), columns=columns, each=size, margin=margin, share_x=False
   )
+  styles = _styles(frame['alpha'])
   handles = {}
   for axes, noise in zip(panels, noises, strict=True):
     # Local learning is the same under any noise.
     here = frame[(frame['noise'] == noise) | (frame['alpha'] == 0)]
-    for index, (alpha, own) in enumerate(here.groupby('alpha')):
-      style = house.line(index)
-      (handles[_alpha(alpha)],) = axes.plot(
-        own['round'], own['value'], **style.keywords, markevery=max(1, len(own) // 6),
+    for alpha in sorted(here['alpha'].unique()):
+      own, words = here[here['alpha'] == alpha], _alpha(alpha)
+      (handles[words],) = axes.plot(
+        own['round'], own['value'], **styles[alpha].keywords, label=words,
+        markevery=max(1, len(own) // 6),
       )  # fmt: skip
     spent = here[here['alpha'] > 0].groupby('round')['epsilon'].max()
     words = f'noise multiplier {noise:g}'
@@ -74,8 +77,21 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
     axes.set_ylabel(_words(metric))
   for axes in panels:
     _scale(axes, metric, frame)
-  drawing.legend(handles.values(), handles.keys(), loc='outside right upper', fontsize=8)
+  if len(noises) == 1:
+    house.label_ends(panels[0])
+  else:
+    drawing.legend(handles.values(), handles.keys(), loc='outside right upper', fontsize=8)
   return drawing
+
+
+def _styles(alphas: pd.Series) -> dict[float, house.Line]:
+  """The two ends look like the methods that they are, wherever they are drawn."""
+  ends = {0.0: layout.style_of('local'), math.inf: layout.style_of('fedavg')}
+  between = sorted(set(alphas) - set(ends))
+  taken = {style.colour for style in ends.values()}
+  free = [house.line(i) for i in range(house.MOST_STYLES)]
+  free = [style for style in free if style.colour not in taken]
+  return {**ends, **dict(zip(between, free, strict=False))}
 
 
 def front(data: ReportData) -> Drawing | None:
@@ -114,12 +130,21 @@ def draw_front(frame: pd.DataFrame) -> figure.Figure:
     own = private[private['alpha'] == alpha]
     x, y = own['epsilon'], own['value']
     if math.isinf(alpha):
-      axes.plot(x, y, color=_GLOBAL, linewidth=1.6, linestyle='--', label='global only')
+      axes.plot(
+        x,
+        y,
+        color=layout.style_of('fedavg').colour,
+        linewidth=1.6,
+        linestyle='--',
+        label='global only',
+      )
     else:
       axes.plot(x, y, color=_BETWEEN, linewidth=0.9, alpha=0.6)
   axes.plot([], [], color=_BETWEEN, linewidth=0.9, label='in between')
   for value in local:
-    axes.axhline(value, color=_LOCAL, linewidth=1.6, linestyle=':', label='local only')
+    axes.axhline(
+      value, color=layout.style_of('local').colour, linewidth=1.6, linestyle=':', label='local only'
+    )
   high = sweep_table.is_better_high(metric)
   # What is open to somebody who may spend so much: also every model that costs less.
   epsilons = sorted(private['epsilon'].unique())
