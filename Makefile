@@ -40,7 +40,7 @@ test: .venv/.ready-for-tests  ## Run the tests, and say which took longest (ARGS
 	@rm -f .coverage; status=0; for part in slow 'not slow'; do \
 	  echo "$(PYTEST) $(MEASURED) -m '$$part' $(ARGS)"; \
 	  $(PYTEST) $(MEASURED) -m "$$part" $(ARGS) || [ $$? = 5 ] || status=1; \
-	done; $(if $(COVERAGE),$(call REACHED,make test $(ARGS));) exit $$status
+	done; $(if $(COVERAGE),$(call REACHED,make test$(if $(ARGS), ARGS=$(ARGS)));) exit $$status
 
 test-fast: .venv/.ready-for-tests  ## Run the tests that take less than some two seconds each
 	$(PYTEST) -m 'not slow' $(ARGS)

@@ -54,7 +54,7 @@ def write(report: dict, tests: str, root: pathlib.Path = markdown.ROOT) -> str:
   all_of_it = percent(reached, every)
   rows = [f'| `{name}/` | {own[1]:,} | {percent(*own)} |' for name, own in counts.items()]
   table = [
-    f'By `{tests.strip()}`:', '', '| package | lines | reached |', '| --- | --- | --- |', *rows,
+    f'By `{tests}`:', '', '| package | lines | reached |', '| --- | --- | --- |', *rows,
     f'| all | {every:,} | {all_of_it} |',
   ]  # fmt: skip
   _after_mark(root / 'docs' / 'coverage.md', '\n'.join(table))
