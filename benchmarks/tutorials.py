@@ -314,6 +314,139 @@ def simulations() -> Program:
   return Program(computation=process.next, start=lambda: None, step=step)
 
 
+def _words(length: int = 20) -> list[tf.data.Dataset]:
+  """Pieces of text, and the same a character later."""
+  rng = np.random.default_rng(0)
+  data = []
+  for client in range(CLIENTS):
+    text = rng.integers(0, WORDS, (24 - 3 * (client % 4), length + 1)).astype(np.int32)
+    data.append(tf.data.Dataset.from_tensor_slices((text[:, :-1], text[:, 1:])).batch(8))
+  return data
+
+
+def text_generation() -> Program:
+  """Federated averaging of a recurrent network that predicts the next character."""
+  spec = tf.TensorSpec([None, 20], tf.int32)
+
+  def layers():
+    uniform = tf.keras.initializers.RandomUniform(seed=1)
+    return [
+      tf.keras.layers.InputLayer(input_shape=(20,), dtype=tf.int32),
+      tf.keras.layers.Embedding(WORDS, 16, embeddings_initializer=uniform),
+      tf.keras.layers.GRU(
+        32, return_sequences=True, kernel_initializer=uniform, recurrent_initializer=uniform
+      ),
+      tf.keras.layers.Dense(WORDS, kernel_initializer=uniform),
+    ]
+
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    lambda: _keras(layers, (spec, spec)), _sgd(0.5), _sgd(1.0)
+  )
+  return _process(process, _words())
+
+
+def personalisation() -> Program:
+  """How well a global model does for each client, as it is and after an epoch of its own."""
+
+  @tf.function
+  def evaluate(model, data):
+    correct, count = 0.0, 0.0
+    for batch in data.batch(20):
+      output = model.forward_pass(batch, training=False)
+      guess = tf.argmax(output.predictions, axis=-1, output_type=tf.int32)
+      correct += tf.reduce_sum(tf.cast(guess == batch[1], tf.float32))
+      count += tf.cast(tf.shape(guess)[0], tf.float32)
+    return Tree(accuracy=correct / count, count=count)
+
+  def fine_tuned():
+    optimizer = tf.keras.optimizers.legacy.SGD(0.05)
+
+    @tf.function
+    def personalise(model, train, test, context=None):
+      del context
+      for batch in train.batch(10):
+        with tf.GradientTape() as tape:
+          output = model.forward_pass(batch, training=True)
+        variables = model.trainable_variables
+        slopes = tape.gradient(output.loss, variables)
+        optimizer.apply_gradients(zip(slopes, variables, strict=True))
+      return evaluate(model, test)
+
+    return personalise
+
+  computation = tff.learning.algorithms.build_personalization_eval_computation(
+    _picture_model, Tree(epoch=fine_tuned), evaluate, max_num_clients=CLIENTS
+  )
+  halves = [data.unbatch() for data in _pictures()]
+  clients = [Tree(train_data=data.take(20), test_data=data.skip(20)) for data in halves]
+  weights = tff.learning.models.ModelWeights(list(_zero_model().values()), [])
+
+  def step(_):
+    metrics = computation(weights, clients)
+    # The sample of all clients comes in an order of its own.
+    return None, tf.nest.map_structure(lambda leaf: np.sort(leaf), dict(metrics))
+
+  return Program(computation=computation, start=lambda: None, step=step)
+
+
+def reconstruction() -> Program:
+  """Matrix factorisation: a client's own vector is never sent, but found anew in each round."""
+  items, width = 50, 8
+
+  def model():
+    item = tf.keras.layers.Input([1], dtype=tf.int64)
+    uniform = tf.keras.initializers.RandomUniform(seed=1)
+    vectors = tf.keras.layers.Embedding(items, width, embeddings_initializer=uniform)
+    own = tf.keras.layers.Embedding(1, width, embeddings_initializer=uniform)
+    rating = tf.keras.layers.Dot(2)([vectors(item), own(tf.zeros_like(item))])
+    return tff.learning.models.ReconstructionModel.from_keras_model_and_layers(
+      keras_model=tf.keras.Model(item, tf.keras.layers.Flatten()(rating)),
+      global_layers=[vectors],
+      local_layers=[own],
+      input_spec=(tf.TensorSpec([None, 1], tf.int64), tf.TensorSpec([None, 1], tf.float32)),
+    )
+
+  process = tff.learning.algorithms.build_fed_recon(
+    model,
+    loss_fn=tf.keras.losses.MeanSquaredError,
+    metrics_fn=lambda: [tf.keras.metrics.MeanSquaredError()],
+    client_optimizer_fn=_sgd(0.5),
+    server_optimizer_fn=_sgd(1.0),
+    reconstruction_optimizer_fn=_sgd(0.5),
+    dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
+      split_dataset=True
+    ),
+  )
+  rng = np.random.default_rng(0)
+  clients = [
+    tf.data.Dataset.from_tensor_slices(
+      (rng.integers(0, items, (30, 1)), rng.normal(size=(30, 1)).astype(np.float32))
+    ).batch(5)
+    for _ in range(CLIENTS)
+  ]
+  return _process(process, clients)
+
+
+def heavy_hitters() -> Program:
+  """The words that clients have, and how often, from a sketch of sums."""
+  computation = tff.analytics.heavy_hitters.iblt.build_iblt_computation(
+    capacity=100, string_max_bytes=12, max_words_per_user=6, seed=1
+  )
+  rng = np.random.default_rng(0)
+  clients = [
+    tf.data.Dataset.from_tensor_slices([f'word {w}' for w in rng.zipf(1.5, 8) % WORDS]).batch(1)
+    for _ in range(CLIENTS)
+  ]
+
+  def step(_):
+    found = computation(clients)
+    order = np.argsort(found.heavy_hitters)
+    counts = np.asarray(found.heavy_hitters_counts)[order]
+    return None, (counts, found.clients, found.num_not_decoded)
+
+  return Program(computation=computation, start=lambda: None, step=step)
+
+
 TUTORIALS: dict[str, Callable[[], Program]] = {
   'image classification': image_classification,
   'custom algorithms 1': custom_algorithms_1,
@@ -323,6 +456,10 @@ TUTORIALS: dict[str, Callable[[], Program]] = {
   'custom aggregators': custom_aggregators,
   'federated select': select,
   'simulations': simulations,
+  'text generation': text_generation,
+  'personalisation': personalisation,
+  'reconstruction': reconstruction,
+  'heavy hitters': heavy_hitters,
 }
 
 
