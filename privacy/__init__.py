@@ -13,5 +13,7 @@ mechanism and the accountant its event, so that they cannot disagree.
   calibration  from a target epsilon to a noise multiplier
   selection    private selection of one of several candidates (IFCA)
   tuning       private choice of hyper-parameters by a random number of runs
+  number_of_runs  how many those are: the truncated negative binomial
+  rounding     how epsilons are printed
   statement    what a run guarantees, in words and as JSON
 """

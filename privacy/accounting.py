@@ -3,10 +3,10 @@
 Two accountants. Privacy loss distributions (PLD, `privacy.loss_distributions`) are tight and give
 the epsilon that is printed, wherever a mechanism has them. Renyi differential privacy (RDP) has
 every event of this project, and rounds compose by addition; its epsilon is a few per cent larger.
-It stands beside the other one, is the only one for private tuning, and is kept for results whose
-noise was calibrated by it. The Renyi curves are vectorised versions of dp-accounting's (its scalar
-loops take 0.2 s a silo, 12 s for sampling without replacement); the tests hold them against
-`dp_accounting.rdp` and against numerical integration.
+It stands beside the other one, and is kept for results whose noise was calibrated by it. The Renyi
+curves are vectorised versions of dp-accounting's (its scalar loops take 0.2 s a silo, 12 s for
+sampling without replacement); the tests hold them against `dp_accounting.rdp` and against numerical
+integration.
 
 Long because every kind of event has its curve here, each with where it comes from.
 """
@@ -20,9 +20,9 @@ import attr
 import dp_accounting
 import numpy as np
 from dp_accounting import rdp as dp_rdp
-from scipy import optimize, special
+from scipy import special
 
-from privacy import balls_in_bins, loss_distributions
+from privacy import balls_in_bins, loss_distributions, number_of_runs
 from privacy.events import (
   Adjacency,
   BallsInBinsDpEvent,
@@ -332,6 +332,10 @@ def pld_epsilon(
   """
   check_event(event)
   check_delta(delta)
+  if isinstance(event, DisjointDpEvent):  # a unit pays for one part
+    each = [pld_epsilon(part, delta, adjacency) for part in event.events]
+    known = [epsilon for epsilon in each if epsilon is not None]
+    return max(known, default=0.0) if len(known) == len(each) else None
   parts = loss_distributions.parts_of(event, adjacency)
   if parts is None or delta < loss_distributions.SMALLEST_DELTA:
     return None
@@ -556,39 +560,11 @@ def repeat_and_select_curve(curve: np.ndarray, mean: float, shape: float) -> np.
   Returns:
     The curve [orders] of the released run.
   """
-  gamma = gamma_of_mean(mean, shape)
+  gamma = number_of_runs.gamma_of_mean(mean, shape)
   constant = (1 + shape) * np.min((1 - 1 / _ORDERS) * curve - math.log(gamma) / _ORDERS)
   result = curve + math.log(mean) / (_ORDERS - 1) + constant
   # Renyi divergences grow with the order: a higher order bounds a lower one.
   return np.minimum.accumulate(result[::-1])[::-1]
-
-
-def mean_number_of_runs(gamma: float, shape: float) -> float:
-  """Mean of the truncated negative binomial (cross-silo paper, appendix F)."""
-  if gamma == 1:
-    return 1.0
-  if shape == 0:
-    return (1 / gamma - 1) / -math.log(gamma)
-  return shape * (1 - gamma) / (gamma * -math.expm1(shape * math.log(gamma)))
-
-
-@functools.cache
-def gamma_of_mean(mean: float, shape: float) -> float:
-  """The parameter gamma, in (0, 1], that gives a mean number of runs.
-
-  Raises:
-    ValueError: mean below 1 or shape not above -1.
-  """
-  if not mean >= 1 or not math.isfinite(mean):
-    raise ValueError(f'mean number of tuning runs must be at least 1, got {mean}.')
-  if not shape > -1 or not math.isfinite(shape):
-    raise ValueError(f'shape of the number of tuning runs must be above -1, got {shape}.')
-  if mean == 1:
-    return 1.0
-  log_gamma = optimize.brentq(
-    lambda x: mean_number_of_runs(math.exp(x), shape) - mean, -100.0, -1e-9, xtol=1e-14
-  )
-  return math.exp(log_gamma)
 
 
 def _log_sum_exp(terms: np.ndarray) -> np.ndarray:

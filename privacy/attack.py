@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from privacy import accounting, loss_distributions
-from privacy.events import Adjacency
+from privacy.events import Adjacency, DisjointDpEvent
 
 PrivacyCurve = Callable[[np.ndarray], np.ndarray]
 
@@ -61,6 +61,9 @@ def privacy_curve(
   """
   accounting.check_accountant(accountant)
   accounting.check_event(event)
+  if isinstance(event, DisjointDpEvent):  # a unit pays for one part
+    parts_of_it = [privacy_curve(e, adjacency, accountant=accountant) for e in event.events]
+    return lambda epsilons: np.max([curve(epsilons) for curve in parts_of_it], axis=0)
   if accountant == 'pld':
     parts = loss_distributions.parts_of(event, adjacency)
     distributions = None if parts is None else loss_distributions.composed(parts)

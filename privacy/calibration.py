@@ -152,7 +152,11 @@ def calibrate_example_level(
 
 
 def calibrate_score(
-  tuning: tuning_lib.PrivateTuning, *, target_epsilon: float, delta: float
+  tuning: tuning_lib.PrivateTuning,
+  *,
+  target_epsilon: float,
+  delta: float,
+  accountant: str = 'pld',
 ) -> float:
   """The least noise of the scores at which an example that they are of spends at most epsilon.
 
@@ -160,14 +164,15 @@ def calibrate_score(
     tuning: with scores of held-out examples, who pay for nothing else.
     target_epsilon: positive.
     delta: in (0, 1).
+    accountant: by which epsilon is at most the target, see `accounting.loss`.
   """
   _check_target(target_epsilon, delta, 1, 'examples')
 
   def epsilon(noise_multiplier: float) -> float:
     noised = dataclasses.replace(tuning, score_noise_multiplier=noise_multiplier)
-    return accounting.loss(noised.scores_event(), delta).epsilon
+    return accounting.loss(noised.scores_event(), delta, accountant=accountant).epsilon
 
-  return _smallest_noise(epsilon, target_epsilon, delta, 'renyi')
+  return _smallest_noise(epsilon, target_epsilon, delta, accountant)
 
 
 def rounds_within(budget: float, epsilon: Callable[[int], float], most: int) -> int:

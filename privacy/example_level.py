@@ -342,7 +342,7 @@ class ExampleLevelPrivacy:
       )
     try:
       replaced = self.epsilons(rounds, Adjacency.REPLACE_ONE)
-    except ValueError:  # no accountant has such an event, for example a tuned one
+    except ValueError:  # no accountant has such an event
       replaced = np.full(self.num_silos, np.nan)
     return tuple(
       {

@@ -51,7 +51,7 @@ def findings(
       other_epsilons[adjacency.value] = worst(
         events_of(adjacency), delta, adjacency, accountant
       ).epsilon
-    except ValueError:  # no accountant has such an event, for example a tuned one
+    except ValueError:  # no accountant has such an event
       other_epsilons[adjacency.value] = None
   bounds = None
   if 0 < loss.epsilon < float('inf'):

@@ -13,6 +13,7 @@ import dp_accounting
 from privacy import accounting, client_level, sampling
 from privacy import statement as statement_lib
 from privacy.events import Adjacency
+from privacy.rounding import rounded_up
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,8 @@ class HypotheticalDeployment(client_level.ClientLevelPrivacy):
         'a hypothetical deployment has independent noise, no private tuning, and nobody who opted '
         'out of privacy.'
       )
-    if self.deployed.expected_size < self.cohorts.expected_size:
+    # Both are rates times numbers, and rounded.
+    if self.deployed.expected_size < self.cohorts.expected_size * (1 - 1e-12):
       raise ValueError(
         f'the hypothetical deployment has {self.deployed.expected_size:.6g} clients in a round, '
         f'fewer than the {self.cohorts.expected_size:.6g} of the simulation: it must be larger.'
@@ -124,7 +126,7 @@ class HypotheticalDeployment(client_level.ClientLevelPrivacy):
       },
       outside=(
         'The clients of this simulation. At the same delta their epsilon is '
-        + statement_lib.rounded_up(own.epsilon)
+        + rounded_up(own.epsilon)
         + ', and releasing this model would cost them that.',
         *told.outside,
       ),

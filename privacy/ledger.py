@@ -43,6 +43,7 @@ from privacy.events import (
   ExponentialMechanismDpEvent,
   FailingDpEvent,
 )
+from privacy.rounding import rounded_up
 
 _EVENTS = {
   event.__name__: event
@@ -147,12 +148,13 @@ class Composition:
 
   def __str__(self) -> str:
     runs = '1 run' if self.runs == 1 else f'{self.runs} runs together'
-    text = f'epsilon = {self.epsilon:.6g} at delta = {self.delta:g} of {runs} ({self.accountant})'
+    epsilon, delta = rounded_up(self.epsilon), f'{self.delta:g}'
+    text = f'epsilon = {epsilon} at delta = {delta} of {runs} ({self.accountant})'
     if self.epsilon_of_fixed is None or self.epsilon_of_fixed >= self.epsilon:
       return text
     return (
-      f'{text}; {self.epsilon_of_fixed:.6g} if none was set up after looking at results of another '
-      '(PLD)'
+      f'{text}; {rounded_up(self.epsilon_of_fixed)} if none was set up after looking at results of '
+      'another (PLD)'
     )
 
 

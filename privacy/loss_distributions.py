@@ -27,7 +27,7 @@ import dp_accounting
 import numpy as np
 from scipy import fft, special
 
-from privacy import balls_in_bins
+from privacy import balls_in_bins, number_of_runs
 from privacy.events import (
   Adjacency,
   BallsInBinsDpEvent,
@@ -136,8 +136,9 @@ def parts_of(
 
   Args:
     event: of Gaussian, Poisson-sampled Gaussian, Gaussian on samples of a fixed size (replace-one
-      only) or by balls in bins, exponential mechanisms, those that may fail, and their
-      compositions. Noise multipliers are relative to the sensitivity under the adjacency.
+      only) or by balls in bins, exponential mechanisms, those that may fail, the best of a random
+      number of runs, and their compositions. Noise multipliers are relative to the sensitivity
+      under the adjacency.
     adjacency: the neighbouring relation.
 
   Returns:
@@ -167,6 +168,13 @@ def _parts(event: dp_accounting.DpEvent, adjacency: Adjacency, count: int = 1):
     if inside is None or len(inside) != 1 or set(inside.values()) != {1}:
       return None
     return {('failing', event.probability, *inside): count}
+  if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):
+    run = parts_of(event.event, adjacency)
+    if run is None or any(key[0] == 'failing' for key, _ in run):
+      return None
+    if not run or event.mean == 1:
+      return {key: count * n for key, n in run}
+    return {('best_of', run, event.mean, event.shape): count}
   if isinstance(event, ExponentialMechanismDpEvent):
     return {('exponential', event.range(adjacency)): count}
   if isinstance(event, dp_accounting.GaussianDpEvent):
@@ -206,7 +214,12 @@ def composed(parts: Parts) -> tuple[LossDistribution, ...] | None:
     counts[('gaussian', precision**-0.5)] = 1
   if not counts:
     return (LossDistribution(0, 1.0, np.ones(1), 0.0),)
-  pairs = {key: _pair(key) for key in counts}
+  pairs: dict[tuple, _Pair] = {}
+  for key in counts:
+    pair = _pair(key)
+    if pair is None:
+      return None
+    pairs[key] = pair
   if max(pair.high for pair in pairs.values()) > _LARGEST_LOSS:
     return None
   if sum(n * pairs[key].mean for key, n in counts.items()) > _LARGEST_MEAN_LOSS:
@@ -227,10 +240,11 @@ def composed(parts: Parts) -> tuple[LossDistribution, ...] | None:
   return whole if len(whole) == len(found) else None
 
 
-@functools.lru_cache(maxsize=2048)
+@functools.lru_cache(maxsize=512)
 def _on_grid(key: tuple, step: float, direction: int) -> LossDistribution:
   """Connect the dots: the pair's curve, replaced by chords between the grid's points."""
   pair = _pair(key)
+  assert pair is not None  # `composed` has asked
   first, last = math.floor(pair.low / step), math.ceil(pair.high / step)
   last = max(last, first + 2)
   curve = pair.curves[min(direction, len(pair.curves) - 1)]
@@ -283,8 +297,8 @@ def _window(parts) -> tuple[int, int]:
 # --------------------------------------------------------------------- pairs
 
 
-@functools.lru_cache(maxsize=2048)
-def _pair(key: tuple) -> _Pair:
+@functools.lru_cache(maxsize=512)
+def _pair(key: tuple) -> _Pair | None:
   name, *parameters = key
   return _PAIRS[name](*parameters)
 
@@ -399,12 +413,14 @@ def _balls_in_bins(bins: int, z: float) -> _Pair:
   )
 
 
-def _failing(probability: float, inside: tuple) -> _Pair:
+def _failing(probability: float, inside: tuple) -> _Pair | None:
   """A mechanism which with some probability, the same for both neighbours, tells all.
 
   By joint convexity: the curves are the weighted means of its own and of one.
   """
   pair = _pair(inside)
+  if pair is None:
+    return None
 
   def failing(curve: Curve) -> Curve:
     return lambda epsilon: probability + (1 - probability) * curve(epsilon)
@@ -427,12 +443,81 @@ def _exponential(width: float) -> _Pair:
   return _Pair((curve,), -width, width, width * math.tanh(width / 4) / 2, width / 2)
 
 
-_PAIRS: Mapping[str, Callable[..., _Pair]] = {
+def _best_of(run: Parts, mean: float, shape: float) -> _Pair | None:
+  """The best of a random number of runs: the largest of the runs' losses, and a constant.
+
+  One run has the densities p and q, and K runs are made, of which the best by any order of their
+  outputs is released. With f the generating function of K and x(y) the probability under p of
+  nothing better than y, the release has the density p(y) f'(x(y)), and q(y) f'(x'(y)) under q. Now
+
+    f'(x) / f'(x') = ((gamma + (1 - gamma) u') / (gamma + (1 - gamma) u))^(1 + eta) <= e^shift,
+
+  where u = 1 - x and u' = 1 - x' are the probabilities of what is better than y under p and q: at
+  most power(u) is u' for the most powerful test of p against q. So the curve is at most
+  E[f'(x) (1 - e^(epsilon + shift) q / p)_+] with x uniform, which is largest where x rises with
+  p / q (Hardy and Littlewood): with the law f'(x) dx of the largest of K losses.
+
+  Koskela, Redberg and Wang 2024 ('Privacy profiles for private selection',
+  https://arxiv.org/abs/2402.06701) prove this with E[K] in the place of f'. None where a run has
+  no loss distribution.
+  """
+  runs = composed(run)
+  if runs is None:
+    return None
+  gamma = number_of_runs.gamma_of_mean(mean, shape)
+  found = [
+    _largest_of(one, other, gamma, shape) for one, other in zip(runs, runs[::-1], strict=True)
+  ]
+  losses, masses = found[0][0], found[0][1]
+  return _Pair(
+    tuple(curve for _, _, curve in found),
+    min(float(losses[0]) for losses, _, _ in found),
+    max(float(losses[-1]) for losses, _, _ in found),
+    *_mean_and_deviation(losses, masses),
+  )
+
+
+def _largest_of(
+  run: LossDistribution, other: LossDistribution, gamma: float, shape: float
+) -> tuple[np.ndarray, np.ndarray, Curve]:
+  """(losses, their probabilities, curve) of the best of K runs in one direction.
+
+  Args:
+    run: the losses of a run in this direction.
+    other: those in the other one, which tell the most powerful test.
+    gamma: of the number of runs.
+    shape: eta.
+  """
+  # Its corners, but for those where power rises no faster than u: the ratio is largest before.
+  _, power, error = other._tails
+  gained = gamma + (1 - gamma) * (other.infinity + np.append(power, 0.0))
+  shift = (1 + shape) * math.log(np.max(gained / (gamma + (1 - gamma) * np.append(error, 0.0))))
+
+  above = run.infinity + np.append(np.cumsum(run.masses[::-1])[::-1], 0.0)
+  above = number_of_runs.any_among(np.minimum(above, 1.0), gamma, shape)
+  counted = np.flatnonzero((above[:-1] < 1 - _TAIL) & (above[:-1] > above[-1] + _TAIL))
+  low, high = max(int(counted[0]) - 1, 0), int(counted[-1]) + 1
+  losses = (run.first + np.arange(low, high)) * run.step + shift
+  infinity = above[high]
+  masses = -np.diff(above[low : high + 1])
+  masses[0] += 1 - above[low]
+  finite = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+  discounted = np.append(np.cumsum((masses * np.exp(-losses))[::-1])[::-1], 0.0)
+
+  def curve(epsilon):
+    index = np.searchsorted(losses, epsilon, side='left')
+    return infinity + np.maximum(finite[index] - np.exp(epsilon) * discounted[index], 0.0)
+
+  return losses, masses, curve
+
+
+_PAIRS: Mapping[str, Callable[..., _Pair | None]] = {
   'gaussian': _gaussian,
   'poisson': _poisson,
   'poisson_replace': _poisson_replace,
   'without_replacement': _without_replacement,
   'balls_in_bins': _balls_in_bins,
+  'best_of': _best_of,
   'failing': _failing,
   'exponential': _exponential,
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from privacy import accounting
 from privacy.attack import AttackBounds
+from privacy.rounding import rounded_up
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,15 +146,6 @@ def entry(heading: str, sentence: str) -> str:
     break_on_hyphens=False,
     break_long_words=False,
   )
-
-
-def rounded_up(epsilon: float) -> str:
-  """Four digits, rounded up: a printed epsilon is never below the true one."""
-  if epsilon == 0 or not math.isfinite(epsilon):
-    return f'{epsilon:g}'
-  unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-  # The tolerance keeps numbers of four digits as they are.
-  return f'{math.ceil(epsilon / unit - 1e-9) * unit:.4g}'
 
 
 def _accounted(loss: accounting.PrivacyLoss) -> str:

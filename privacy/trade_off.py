@@ -83,7 +83,12 @@ class Profile:
       dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, _PLD_INTERVAL
     )
     accountant.compose(event)
-    return cls(_EPSILONS, np.asarray(accountant.get_delta(_EPSILONS), np.float64))
+    return cls.of_curve(accountant.get_delta)
+
+  @classmethod
+  def of_curve(cls, curve: Callable[[np.ndarray], np.ndarray]) -> 'Profile':
+    """From delta(epsilon), such as `privacy.attack.privacy_curve` has it."""
+    return cls(_EPSILONS, np.asarray(curve(_EPSILONS), np.float64))
 
   def power(self, false_positive_rate: float) -> float:
     first = np.exp(self.epsilons) * false_positive_rate + self.deltas
@@ -97,7 +102,11 @@ class Profile:
 
   def epsilon(self, delta: float) -> float:
     enough = np.flatnonzero(self.deltas <= delta)
-    return float(self.epsilons[enough[0]]) if len(enough) else np.inf
+    if not len(enough) or enough[0] == 0:
+      return 0.0 if len(enough) else np.inf
+    between = slice(enough[0] - 1, enough[0] + 1)
+    logs = np.log(np.maximum(self.deltas[between], 1e-300))
+    return float(np.interp(-np.log(delta), -logs, self.epsilons[between]))
 
 
 def sampled_gaussians(rate: float, steps: int) -> Family:

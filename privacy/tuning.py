@@ -12,7 +12,7 @@ import dp_accounting
 import numpy as np
 from scipy import special
 
-from privacy import accounting
+from privacy import accounting, number_of_runs
 from privacy.events import DisjointDpEvent
 from runtime import noise_key, random_streams
 
@@ -38,7 +38,7 @@ class PrivateTuning:
   held_out_score: bool = False
 
   def __post_init__(self):
-    accounting.gamma_of_mean(self.mean, self.shape)  # refuses what is out of range
+    number_of_runs.gamma_of_mean(self.mean, self.shape)  # refuses what is out of range
     if self.score_noise_multiplier is not None:
       accounting.check_noise_multiplier(self.score_noise_multiplier)
 
@@ -53,7 +53,7 @@ class PrivateTuning:
   ) -> 'PrivateTuning':
     """The tuning with the distribution's parameters (eta, gamma)."""
     return cls(
-      mean=accounting.mean_number_of_runs(gamma, shape),
+      mean=number_of_runs.mean_of_gamma(gamma, shape),
       shape=shape,
       score_noise_multiplier=score_noise_multiplier,
       held_out_score=held_out_score,
@@ -62,12 +62,12 @@ class PrivateTuning:
   @property
   def gamma(self) -> float:
     """The distribution's other parameter, in (0, 1]."""
-    return accounting.gamma_of_mean(self.mean, self.shape)
+    return number_of_runs.gamma_of_mean(self.mean, self.shape)
 
   def event(self, run: dp_accounting.DpEvent, *, shared: bool = False) -> dp_accounting.DpEvent:
     """The event of the release, from the event of one run without its score.
 
-    RDP only; dp-accounting's own accountant takes no negative shape.
+    dp-accounting's own accountant takes no negative shape.
 
     Args:
       run: the event of one run's training.

@@ -30,7 +30,8 @@ def draw_run(
   Returns:
     The files written.
   """
-  rounds, epsilons = table.curve('epsilon')
+  name = 'epsilon' if table.curve('epsilon')[0] else 'deployment_epsilon'
+  rounds, epsilons = table.curve(name)
   private = [(r, e) for r, e in zip(rounds, epsilons, strict=True) if math.isfinite(e)]
   with matplotlib.rc_context(house.STYLE):
     drawing = figure.Figure(figsize=(6.4, 5.4 if private else 3.4), layout='constrained')
@@ -43,7 +44,9 @@ def draw_run(
     if private:
       panels[1].plot(*zip(*private, strict=True), color=house.BLUE)
       panels[1].set_ylim(bottom=0)
-      panels[1].set_ylabel('epsilon' + (f' (delta {delta:g})' if delta else ' (own deltas)'))
+      panels[1].set_ylabel(
+        name.replace('_', ' ') + (f' (delta {delta:g})' if delta else ' (own deltas)')
+      )
     panels[-1].set_xlabel('communication rounds')
     house.mark_rounds(panels[-1], table.curve(f'test_{metric}')[0])
     folder.mkdir(exist_ok=True)

@@ -83,7 +83,7 @@ class MetricTable:
     return next(self._not_finite(), None)
 
   def _not_finite(self) -> Iterator[Row]:
-    return (r for r in self.rows if not math.isfinite(r.value) and r.metric != 'epsilon')
+    return (r for r in self.rows if not math.isfinite(r.value) and not r.metric.endswith('epsilon'))
 
   def to_frame(self) -> 'pd.DataFrame':
     """The table as pandas: round, split, client, group, metric, value."""

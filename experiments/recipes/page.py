@@ -14,6 +14,7 @@ from experiments.recipes.recipes import Recipe
 from experiments.reports import layout
 from experiments.running.progress import show, show_mean, show_seconds
 from experiments.sweeps import table as sweep_table
+from privacy.rounding import rounded_up
 
 # What a page shows of a report where its recipe names no figure: the first that there is.
 _DEFAULT_FIGURES = (
@@ -111,7 +112,8 @@ def _guarantees(runs: Sequence[pathlib.Path]) -> list[str]:
       kind = (record['delta'], record['protected'], record['adjacency'], 'tuning' in record)
       kinds.setdefault(kind, set()).add(record['epsilon'])
   return [
-    f'epsilon {", ".join(dict.fromkeys(map(show, sorted(epsilons))))} at delta {show(delta)}. '
+    f'epsilon {", ".join(dict.fromkeys(map(rounded_up, sorted(epsilons))))} at delta '
+    f'{show(delta)}. '
     f'{protected} Adjacency: {adjacency}.'
     + (' Each epsilon is of one run alone: choosing between runs is not accounted for.' * tuned)
     for (delta, protected, adjacency, tuned), epsilons in kinds.items()

@@ -1,5 +1,6 @@
 """What all runs of a recipe would spend together, if all of them were released."""
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Sequence
@@ -58,7 +59,12 @@ def _in_words(claims: list[ledger.Claim]) -> str:
       f'{len(claims)} runs that cut the same data into different clients: released together they '
       'have no common guarantee.'
     )
+  found = ledger.compose(claims)
+  # A recipe's runs are set up before any of them has results.
+  fixed = found.epsilon_of_fixed
+  if fixed is not None and fixed < found.epsilon:
+    found = dataclasses.replace(found, epsilon=fixed, accountant='PLD', epsilon_of_fixed=None)
   return (
-    f'All that is released, were each noise key a secret of its own: {ledger.compose(claims)}. '
+    f'All that is released, were each noise key a secret of its own: {found}. '
     f'Unit: {claims[0].unit}. Adjacency: {claims[0].relation}.'
   )

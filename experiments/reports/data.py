@@ -110,6 +110,12 @@ class ReportData:
     deltas = {self.delta(run) for run in self.runs} - {None}
     return deltas.pop() if len(deltas) == 1 else None
 
+  @property
+  def whose_epsilon(self) -> dict[str, str]:
+    """The column of a figure's points that says so where epsilon is nobody's who is here."""
+    hypothetical = any(run.config.hypothetical_deployment for run in self.runs)
+    return {'epsilon_of': 'a hypothetical deployment'} if hypothetical else {}
+
   @staticmethod
   def delta(run: Run) -> float | None:
     """The delta that a run's epsilon belongs to; None without privacy."""

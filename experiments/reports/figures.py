@@ -100,6 +100,7 @@ def _parts_by_budget(configs, names: Sequence[str]) -> list[tuple[str, list[str]
     words = 'not private' if config.privacy == 'none' else ''
     if config.target_epsilon is not None:
       words = f'epsilon {config.target_epsilon:g}'
+      words += ' of a hypothetical deployment' * bool(config.hypothetical_deployment)
     asked.setdefault(words, []).append(name)
   return list(asked.items())
 
@@ -122,7 +123,7 @@ def privacy_utility(data: ReportData) -> Drawing | None:
     name='privacy_utility',
     title='Privacy and utility',
     caption=f'{data.bands} {caption}'.strip(),
-    data=points.assign(metric=data.metric, delta=data.common_delta),
+    data=points.assign(metric=data.metric, delta=data.common_delta, **data.whose_epsilon),
     draw=draw_fronts,
   )
 
@@ -157,7 +158,7 @@ def draw_fronts(points: pd.DataFrame) -> figure.Figure:
     axes.set_xticks(budgets, [f'{b:g}' for b in budgets])
     axes.xaxis.set_minor_locator(ticker.NullLocator())
     at = f' at delta {delta:g}' if pd.notna(delta) else ''
-    axes.set_xlabel(f'epsilon{at} (log scale; less is more private)')
+    axes.set_xlabel(f'{layout.epsilon_of(points)}{at} (log scale; less is more private)')
     axes.set_ylabel(layout.WORDS[metric])
     layout.scale_errors(axes, scaled)
     house.label_ends(axes)

@@ -84,6 +84,11 @@ def metric_of(table: pd.DataFrame) -> str:
   return 'accuracy' if 'accuracy' in table['metric'].iloc[0] else 'mse'
 
 
+def epsilon_of(table: pd.DataFrame) -> str:
+  """'epsilon', and whose it is where that is not the clients who are here (`epsilon_of`)."""
+  return f'epsilon of {table["epsilon_of"].iloc[0]}' if 'epsilon_of' in table else 'epsilon'
+
+
 def panels(
   count: int,
   *,

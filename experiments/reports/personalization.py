@@ -35,7 +35,7 @@ def curves(data: ReportData) -> Drawing | None:
     return None
   return Drawing(
     name='personalization', title='How much to personalise', caption=_CHOSEN,
-    data=frame.assign(metric=metric), draw=draw_curves,
+    data=frame.assign(metric=metric, **data.whose_epsilon), draw=draw_curves,
   )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
     spent = here[here['alpha'] > 0].groupby('round')['epsilon'].max()
     words = f'noise multiplier {noise:g}'
     if len(spent) and math.isfinite(spent.iloc[-1]):
-      words += f'\nepsilon {spent.iloc[-1]:.3g} at the end'
+      words += f'\n{layout.epsilon_of(frame)} {spent.iloc[-1]:.3g} at the end'
     axes.set_title(words, fontsize=9)
     axes.set_xlabel('communication rounds')
     house.mark_rounds(axes, here['round'])
@@ -105,7 +105,10 @@ def front(data: ReportData) -> Drawing | None:
     return None
   return Drawing(
     name='personalization_front', title='Personalisation, privacy and utility', caption=_CHOSEN,
-    data=frame[rounds.isin([rounds.min(), rounds.max()])].assign(metric=metric), draw=draw_front,
+    data=frame[rounds.isin([rounds.min(), rounds.max()])].assign(
+      metric=metric, **data.whose_epsilon
+    ),
+    draw=draw_front,
   )  # fmt: skip
 
 
@@ -157,7 +160,7 @@ def draw_front(frame: pd.DataFrame) -> figure.Figure:
   )
   axes.set_xscale('log')
   axes.invert_xaxis()
-  axes.set_xlabel('epsilon (log scale; to the right more private)')
+  axes.set_xlabel(f'{layout.epsilon_of(frame)} (log scale; to the right more private)')
   axes.set_ylabel(_words(metric))
   _scale(axes, metric, frame)
   axes.legend(fontsize=8)
@@ -186,7 +189,8 @@ def _best(data: ReportData, metric: str) -> pd.DataFrame | None:
     return None
   shown = data.curves[data.curves['group'] == EVERYONE]
   scores = data.over_seeds(shown[shown['metric'] == metric], 'setting', 'round')
-  epsilons = shown[shown['metric'] == 'epsilon'].groupby(['setting', 'round'])['value'].max()
+  spent = shown['metric'].isin(['epsilon', 'deployment_epsilon'])
+  epsilons = shown[spent].groupby(['setting', 'round'])['value'].max()
   scores = scores.join(epsilons.rename('epsilon'), on=['setting', 'round'])
   of_setting = dict(zip(data.labels, configs, strict=True))
   alpha = dict(zip(data.labels, values, strict=True))

@@ -18,6 +18,7 @@ from experiments.reports.layout import Drawing
 from experiments.running.progress import show, show_mean
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps.table import Run
+from privacy.rounding import rounded_up
 
 _MOST_STATEMENTS = 12
 _MOST_NAMES = 4
@@ -66,7 +67,7 @@ def overview(data: ReportData) -> Overview:
     row += [str(len(members)), f'{rounds}' if rounds == run.config.rounds else
             f'{rounds} of {run.config.rounds}']  # fmt: skip
     whose = ' of a hypothetical deployment' * bool(run.config.hypothetical_deployment)
-    row += [show(data.epsilon(run)) + whose, text(data.delta(run))]
+    row += [rounded_up(data.epsilon(run)) + whose, text(data.delta(run))]
     row += [_score(found[label, m]) if (label, m) in found else '' for m in metrics]
     rows.append(row)
     tags.append(tags_of(run))

@@ -22,6 +22,7 @@ from privacy import (
   plan,
 )
 from privacy.correlated import noise, query
+from privacy.rounding import rounded_up
 from processes.method import BuildSpec, FederatedMethod
 from runtime.noise_key import NOISE_BUFFERS, NoiseKey
 from settings import Group
@@ -67,6 +68,11 @@ class Experiment:
   def main_metric(self) -> str:
     """'accuracy' or 'mse'."""
     return self.model.metric_names[0]
+
+  @property
+  def epsilon_metric(self) -> str:
+    """What epsilon is called among a run's metrics: never its own where it is a deployment's."""
+    return 'deployment_epsilon' if self.config.hypothetical_deployment else 'epsilon'
 
   @property
   def title(self) -> str:
@@ -124,7 +130,8 @@ class Experiment:
     allowed = calibration.rounds_within(budget, self.epsilon, asked)
     if not allowed:
       raise ValueError(
-        f'--epsilon_budget={budget:g} allows no round: one takes epsilon = {self.epsilon(1):.4g}.'
+        f'--epsilon_budget={budget:g} allows no round: one takes epsilon = '
+        f'{rounded_up(self.epsilon(1))}.'
       )
     return allowed
 

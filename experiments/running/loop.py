@@ -221,7 +221,7 @@ class Loop:
       done = self.rounds_done
       for run, guarantor, table in zip(self.runs, self.guarantors, self.tables, strict=True):
         if run.private:
-          table.add(done, ROUND, 'epsilon', guarantor.epsilon(done))
+          table.add(done, ROUND, run.epsilon_metric, guarantor.epsilon(done))
       self._population.evaluate(self.tables, done, each_client=done == self._last)
       self._show(self)
       if self._stop_when_diverged:

@@ -97,7 +97,8 @@ def _client_level(
 def _hypothetical(config: ExperimentConfig, common: dict[str, Any]) -> plan.PrivacyPlan:
   simulated, size = common['cohorts'], config.noise_cohort_size
   population = config.noise_population or simulated.population
-  if not simulated.expected_size <= size <= population:
+  # An expected size is a rate times a number, and rounded.
+  if not simulated.expected_size * (1 - 1e-12) <= size <= population:
     raise ValueError(
       f'--noise_cohort_size={size} must be from {simulated.expected_size:.6g}, the clients in a '
       f'simulated round, to {population}, those of the deployment (--noise_population).'

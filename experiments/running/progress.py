@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Protocol
 
+from privacy.rounding import rounded_up
+
 _LOG_SECONDS = 10.0  # between log lines, where there is no terminal
 
 
@@ -144,7 +146,10 @@ class LogLines:
 def _words(
   rounds: int, rounds_done: int, values: dict[str, float], seconds_per_round: float
 ) -> list[str]:
-  words = [f'{name} {show(value)}' for name, value in values.items()]
+  words = [
+    f'{name.replace("_", " ")} {(rounded_up if name.endswith("epsilon") else show)(value)}'
+    for name, value in values.items()
+  ]
   left = rounds - rounds_done
   if seconds_per_round > 0:
     words.append(f'{show_seconds(seconds_per_round)}/round')

@@ -204,7 +204,7 @@ def _shown(loop: Loop, display: contextlib.ExitStack, compiling: Doing) -> Calla
   rounds, metric = experiment.last_round, experiment.main_metric
   start = loop.rounds_done
   progress: progress_lib.Progress | None = None
-  names = {'train_loss': 'loss', f'test_{metric}': f'test {metric}', 'epsilon': 'epsilon'}
+  names = {'train_loss': 'loss', f'test_{metric}': f'test {metric}'}
 
   def show(loop: Loop) -> None:
     nonlocal progress
@@ -219,7 +219,7 @@ def _shown(loop: Loop, display: contextlib.ExitStack, compiling: Doing) -> Calla
     latest = loop.tables[0].latest()
     values = {label: latest[name] for name, label in names.items() if name in latest}
     if experiment.private:
-      values['epsilon'] = experiment.epsilon(loop.rounds_done)
+      values[experiment.epsilon_metric] = experiment.epsilon(loop.rounds_done)
     progress.update(loop.rounds_done, values, loop.clock.seconds_per_round)
 
   return show

@@ -21,6 +21,7 @@ from experiments.running.parts import Parts
 from experiments.running.population import Population
 from experiments.sweeps import record, sharing
 from privacy.plan import NoPrivacy, PrivacyPlan
+from privacy.rounding import rounded_up
 
 _NO_PARTS = Parts()
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -194,7 +195,7 @@ def with_sweep(
   sentence = (
     f'This is one of {sweep.runs} runs of a sweep on the same data, and the guarantee is that of '
     'this run alone. All of them together, each with the guarantee of this one: epsilon = '
-    f'{loss.epsilon:.4g} at delta = {loss.delta:g}{whose} ({loss.accountant}).'
+    f'{rounded_up(loss.epsilon)} at delta = {loss.delta:g}{whose} ({loss.accountant}).'
   )
   records: dict[str, Any] = {'sweep': {**together, 'text': sentence}}
   if sweep.settings > 1:

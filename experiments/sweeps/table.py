@@ -89,9 +89,9 @@ def columns(configs: Sequence[ExperimentConfig]) -> list[str]:
 def build(runs: Sequence[Run], *, after: int | None = None) -> pd.DataFrame:
   """The last metrics of all finished runs: one row per run, group and metric.
 
-  The columns are the run's name, the settings in which the runs differ, epsilon and
-  delta after the last round, rounds, group, metric and value. Repeated flags are joined
-  by spaces.
+  The columns are the run's name, the settings in which the runs differ, epsilon (of a hypothetical
+  deployment in a column of its own) and delta after the last round, rounds, group, metric and
+  value. Repeated flags are joined by spaces.
 
   Args:
     runs: the runs.
@@ -111,15 +111,20 @@ def build(runs: Sequence[Run], *, after: int | None = None) -> pd.DataFrame:
           {
             'run': run.name,
             **facts,
-            'epsilon': privacy.get('epsilon'),
+            _epsilon_of(run.config): privacy.get('epsilon'),
             'rounds': run.summary['rounds'],
             'group': group,
             'metric': metric,
             'value': float('nan') if value is None else value,
           }
         )
-  names = ['run', *shown, 'epsilon', 'rounds', 'group', 'metric', 'value']
+  spent = dict.fromkeys(['epsilon', *(_epsilon_of(run.config) for run in runs)])
+  names = ['run', *shown, *spent, 'rounds', 'group', 'metric', 'value']
   return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
+
+
+def _epsilon_of(config: ExperimentConfig) -> str:
+  return 'deployment_epsilon' if config.hypothetical_deployment else 'epsilon'
 
 
 def _metrics_after(run: Run, round_: int) -> dict[str, dict[str, float]]:

@@ -59,8 +59,9 @@ class Setup(setup.Setup):
     noise = self.config.tuning_score_noise
     if noise is None and smallest_target is not None:
       noise = calibration.calibrate_score(
-        tuning, target_epsilon=smallest_target, delta=smallest_delta
-      )
+        tuning, target_epsilon=smallest_target, delta=smallest_delta,
+        accountant=self.config.accountant,
+      )  # fmt: skip
     return setup.PlanShare(
       tuning=dataclasses.replace(
         tuning, score_noise_multiplier=_NOISE_WITHOUT_TARGET if noise is None else noise

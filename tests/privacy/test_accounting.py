@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import rdp as dp_rdp
 from scipy import integrate
 
-from privacy import accounting
+from privacy import accounting, number_of_runs
 from privacy.events import Adjacency
 
 ZERO = Adjacency.ZERO_OUT
@@ -155,7 +155,7 @@ def test_repeat_and_select_is_dp_accountings(mean, shape):
 def test_repeat_and_select_by_hand():
   """Theorem F.2 for a pure Gaussian, whose best second order has a closed form."""
   z, mean, shape = 2.0, 10.0, -0.5
-  gamma = accounting.gamma_of_mean(mean, shape)
+  gamma = number_of_runs.gamma_of_mean(mean, shape)
   second = np.linspace(1.0, 200, 200_000)
   constant = (1 + shape) * np.min(
     (1 - 1 / second) * second / (2 * z**2) + math.log(1 / gamma) / second
@@ -170,8 +170,8 @@ def test_repeat_and_select_by_hand():
 @pytest.mark.parametrize('gamma', [0.9, 0.1, 1e-3])
 @pytest.mark.parametrize('shape', [-0.5, 0.0, 0.7, 1.0, 3.0])
 def test_gamma_inverts_the_mean(gamma, shape):
-  mean = accounting.mean_number_of_runs(gamma, shape)
-  assert accounting.gamma_of_mean(mean, shape) == pytest.approx(gamma, rel=1e-8)
+  mean = number_of_runs.mean_of_gamma(gamma, shape)
+  assert number_of_runs.gamma_of_mean(mean, shape) == pytest.approx(gamma, rel=1e-8)
 
 
 def test_pld_is_below_rdp_and_absent_where_unsupported():
@@ -180,8 +180,7 @@ def test_pld_is_below_rdp_and_absent_where_unsupported():
   assert 0.5 * accounting.rdp_loss(event, 1e-4).epsilon < pld
   assert pld < accounting.rdp_loss(event, 1e-4).epsilon
   best = dp_accounting.dp_event.RepeatAndSelectDpEvent(event, 10.0, 1.0)
-  assert accounting.pld_epsilon(best, 1e-4) is None
-  assert accounting.loss(best, 1e-4).accountant == 'RDP'
+  assert pld < accounting.pld_epsilon(best, 1e-4) < accounting.rdp_loss(best, 1e-4).epsilon
   assert accounting.pld_epsilon(_fixed(100, 10, 1.0), 1e-4, ZERO) is None
   assert accounting.pld_epsilon(_poisson(0.5, 0.1, 100), 1e-4) is None  # epsilon in the thousands
   assert accounting.pld_epsilon(event, 1e-11) is None  # too few digits

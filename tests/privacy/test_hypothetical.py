@@ -1,6 +1,7 @@
 """The noise of a larger deployment: its scale, whose epsilon it is, and how it is asked for."""
 
 import math
+import types
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import tensorflow as tf
 from experiments.audits import target
 from experiments.config.experiment import ExperimentConfig
 from experiments.config.in_words import describe
-from experiments.running import build, plans
+from experiments.running import build, plans, progress
+from experiments.sweeps import table
 from privacy import calibration, correlated, plan, sampling
 from privacy.correlated.cohorts import SeparatedCohorts
 from privacy.hypothetical import HypotheticalDeployment
@@ -149,3 +151,38 @@ def test_an_audit_is_refused():
 
   with pytest.raises(ValueError, match='claims nothing of the clients who are here'):
     target.Mechanism(Target())
+
+
+def test_a_deployment_as_large_as_the_simulation():
+  """Sizes that are equal but for the rounding of a rate."""
+  rounded = [(k, n) for n in range(2, 60) for k in range(1, n) if k / n * n > k]
+  assert rounded
+  k, n = rounded[0]
+  simulated, deployed = sampling.PoissonCohorts(n, k / n), sampling.PoissonCohorts(n**2, k / n**2)
+  assert _plan(cohorts=simulated, deployed=deployed).scale == pytest.approx(1.0)
+  config = types.SimpleNamespace(noise_cohort_size=k, noise_population=n**2, noise_multiplier=1.0)
+  common = dict(cohorts=simulated, delta=DELTA, clipping=plan.FixedClipping(norm=CLIP))
+  assert plans._hypothetical(config, common).scale == pytest.approx(1.0)
+
+
+def test_epsilon_has_another_name_among_metrics_and_in_tables():
+  configs = [ExperimentConfig(**FLAGS, noise_multiplier=1.0, **asked) for asked in (ASKED, {})]
+  runs = [
+    types.SimpleNamespace(
+      name=f'run {epsilon}',
+      config=config,
+      summary={
+        'privacy': {'epsilon': epsilon}, 'metrics_by_group': {'all': {'test_mse': 1.0}},
+        'rounds': 3,
+      },
+    )
+    for epsilon, config in zip((2.0, 3.0), configs, strict=True)
+  ]  # fmt: skip
+  found = table.build(runs)
+  assert found['deployment_epsilon'].dropna().tolist() == [2.0]
+  assert found['epsilon'].dropna().tolist() == [3.0]
+  names = [build.Experiment.epsilon_metric.fget(run) for run in runs]
+  assert names == ['deployment_epsilon', 'epsilon']
+  assert progress._words(9, 3, {names[0]: 2.00001, 'loss': 2.00001}, 0.0) == [
+    'deployment epsilon 2.001', 'loss 2',
+  ]  # fmt: skip

@@ -61,6 +61,8 @@ def test_runs_on_the_same_data_compose_and_others_do_not(tmp_path):
   assert both.epsilon == pytest.approx(together([first, second], 5e-7), rel=1e-6)
   settled = dp_accounting.ComposedDpEvent([first.events[''], second.events['']])
   assert both.epsilon_of_fixed == pytest.approx(accounting.pld_epsilon(settled, 1e-6))
+  printed = [float(part.split()[0]) for part in str(both).replace('epsilon = ', '').split('; ')]
+  assert printed[0] >= both.epsilon and printed[-1] >= both.epsilon_of_fixed
   assert alone.epsilon < both.epsilon_of_fixed < both.epsilon
   assert 'if none was set up after looking' in str(both)
   elsewhere = book.reserve(claim('c', data=('other',)))

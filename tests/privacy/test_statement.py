@@ -6,7 +6,7 @@ import math
 import pytest
 
 from privacy import plan as plan_lib
-from privacy import sampling, selection, statement
+from privacy import rounding, sampling, selection
 
 COHORTS = sampling.PoissonCohorts(2000, 0.05)
 
@@ -103,5 +103,5 @@ def test_zero_rounds_spend_nothing():
 
 @pytest.mark.parametrize('epsilon', [3.60801, 0.000123451, 5.99999999, 6.0, 123456.0, 0.99996])
 def test_printed_epsilon_is_never_below_the_true_one(epsilon):
-  printed = float(statement.rounded_up(epsilon))
+  printed = float(rounding.rounded_up(epsilon))
   assert epsilon * (1 - 1e-9) <= printed <= epsilon * 1.001

@@ -157,8 +157,8 @@ class Row:
     event: the event, in short.
     pld: what the project prints by PLD; None where that does not apply.
     renyi: what it prints by Renyi DP.
-    pld_others: name -> the same epsilon by other means; 'one pair' and 'best attack' are lower
-      bounds.
+    pld_others: name -> the same epsilon by other means; 'one pair', 'one choice' and 'best
+      attack' are lower bounds, 'from above' is an upper one.
     renyi_others: name -> the same Renyi epsilon by other means (equal but for the orders).
   """
 
@@ -196,6 +196,80 @@ def replaced_poisson(q: float, z: float, steps: int, delta: float) -> float:
     return float(np.sum(sums[above] * -np.expm1(epsilon - totals[above])))
 
   return optimize.brentq(lambda e: delta_of(e) - delta, 0.0, float(totals.max()))
+
+
+def private_choice(q, z, steps, gamma, shape, delta, *, shared: bool) -> dict[str, float]:
+  """The best of K runs of DP-SGD, beside a shared run or not: from above and from below.
+
+  From dp-accounting's loss distributions (the grid 1e-3) of one run. Above: its curve at epsilon
+  is at most E[K] times the run's at epsilon - (1 + eta) log(e^a + (1 / gamma - 1) delta(a)), for
+  every a. Below: the choice likes losses below a threshold best, and then the largest.
+  """
+  one = pld.privacy_loss_distribution.from_gaussian_mechanism(
+    z, sampling_prob=q, value_discretization_interval=1e-3
+  ).self_compose(steps)
+  mean = 1 / gamma - 1
+  mean *= 1 / -math.log(gamma) if shape == 0 else shape / (1 - gamma**shape)
+
+  def none_among(u):  # the generating function at 1 - u
+    rest = gamma + (1 - gamma) * u
+    if shape == 0:
+      return np.log(rest) / math.log(gamma)
+    return (rest**-shape - 1) / (gamma**-shape - 1)
+
+  def chosen(masses):  # the released run's, of masses from the least wanted to the best
+    better = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+    return np.diff(none_among(np.minimum(better, 1.0)))
+
+  def masses_of(pmf):
+    dense = pmf.to_dense_pmf()
+    losses = (dense._lower_loss + np.arange(dense.size)) * 1e-3
+    kept = (dense._probs > 0) & (losses > -30)
+    return losses[kept], dense._probs[kept]
+
+  def epsilon(curve, losses, masses):  # of the choice's curve beside the shared run
+    def excess(value):
+      if not shared:
+        return float(curve(np.array([value]))[0]) - delta
+      return float(masses @ curve(value - losses)) - delta
+
+    return optimize.brentq(excess, 0.0, 50.0, xtol=1e-5)
+
+  above, below = 0.0, 0.0
+  for pmf in (one._pmf_remove, one._pmf_add):
+    losses, masses = masses_of(pmf)
+    other = masses * np.exp(-losses)
+    # The most powerful test the other way round.
+    factor = min(
+      math.exp(a) + (1 / gamma - 1) * max(0.0, float(np.sum(other[losses < -a]))
+                                          - math.exp(a) * float(np.sum(masses[losses < -a])))
+      for a in np.linspace(0, 3, 61)
+    )  # fmt: skip
+    shift = (1 + shape) * math.log(factor)
+    tails = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+    scaled = np.append(np.cumsum(other[::-1])[::-1], 0.0)
+
+    def by_theorem(values, shift=shift, losses=losses, tails=tails, scaled=scaled):
+      at = np.searchsorted(losses, values - shift)
+      return np.minimum(mean * np.maximum(tails[at] - np.exp(values - shift) * scaled[at], 0), 1)
+
+    above = max(above, epsilon(by_theorem, losses, masses))
+    for threshold in np.quantile(losses, 0.5) + np.linspace(-1, 1, 9):
+      wanted = np.argsort(np.where(losses < threshold, 1000.0, losses), kind='stable')
+      best, best_other = chosen(masses[wanted]), chosen(other[wanted])
+      counted = (best > 0) & (best_other > 0)
+      best, best_other = best[counted], best_other[counted]
+      ratio = np.log(best) - np.log(best_other)
+      order = np.argsort(ratio)
+      found = np.append(np.cumsum(best[order][::-1])[::-1], 0.0)
+      found_other = np.append(np.cumsum(best_other[order][::-1])[::-1], 0.0)
+
+      def by_choice(values, ratio=ratio[order], found=found, found_other=found_other):
+        at = np.searchsorted(ratio, values)
+        return found[at] - np.exp(values) * found_other[at]
+
+      below = max(below, epsilon(by_choice, losses, masses))
+  return {'a theorem, by hand: from above': above, 'one choice': below}
 
 
 @functools.cache
@@ -375,7 +449,7 @@ def mechanisms() -> tuple[Row, ...]:
       f'RepeatAndSelect(100 × Poisson(0.05, Gaussian(2)), 10, {shape:g})',
       run,
       100,
-      {},
+      private_choice(0.05, 2.0, 100, tuned.gamma, shape, 1e-5, shared=False),
       {
         "Papernot and Steinke's theorem 2, by hand": epsilon_of_curve(curve, 1e-5),
         'dp-accounting': dp_accounting_epsilon(run.event(100), 1e-5),
@@ -385,6 +459,7 @@ def mechanisms() -> tuple[Row, ...]:
   scored = tuning.PrivateTuning(
     mean=10.0, shape=0.0, score_noise_multiplier=2.0, held_out_score=True
   )
+  largest = lambda one, other: {name: max(one[name], other[name]) for name in one}  # noqa: E731
   training = 402 * subsampled_gaussian(32 / 88, 20.0)
   paths = (
     training + repeat_and_select(training, scored.gamma, 0.0),
@@ -396,7 +471,10 @@ def mechanisms() -> tuple[Row, ...]:
     'RepeatAndSelect(Gaussian(2), 10, 0)',
     silo(88, 32, 2, 20.0, 1e-3, tuning=scored),
     201,
-    {},
+    largest(
+      private_choice(32 / 88, 20.0, 402, scored.gamma, 0.0, 1e-3, shared=True),
+      private_choice(1.0, 2.0, 1, scored.gamma, 0.0, 1e-3, shared=False),
+    ),
     {
       "Papernot and Steinke's theorem 2, by hand": max(
         epsilon_of_curve(path, 1e-3) for path in paths
