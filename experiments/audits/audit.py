@@ -43,9 +43,7 @@ def audit(
   family = Mechanism(target).family(rounds)
   return Report(
     claimed=target.claimed(rounds),
-    bound=statistics.many_runs(*worlds, **common)
-    if family is None
-    else statistics.many_runs_of_family(*worlds, family=family, **common),
+    bound=statistics.many_runs_of_family(*worlds, family=family, **common),
     rounds=rounds,
     strength=strength,
   )
@@ -63,16 +61,15 @@ def audit_one_run(
   """Attacks a single run with many canaries, which are there or not by fair coins.
 
   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023,
-  algorithm 1; where the plan is Gaussian mechanisms only, against their trade-off functions
-  (Mahloujifar, Melis and Chaudhuri 2024). The canaries are clients or, at example level,
+  algorithm 1, against the plan's trade-off functions (Mahloujifar, Melis and Chaudhuri 2024). The
+  canaries are clients or, at example level,
   examples of the attacked silo. Each pulls at a weight of its own: one feature, for one class.
 
   Args:
     target: what is attacked; its model is linear in the features, or begins so.
     rounds: rounds of the run.
     canaries: their number.
-    guesses: on how many of them the attacker guesses; by default a third of them, or a tenth
-      where the trade-off function is not known.
+    guesses: on how many of them the attacker guesses; by default a third of them.
     seed: of the run and of the coins.
     confidence: of the bound.
 
@@ -97,9 +94,7 @@ def audit_one_run(
   family = mechanism.family(rounds)
   return Report(
     claimed=target.claimed(rounds),
-    bound=statistics.one_run(scores, included, **common)
-    if family is None
-    else statistics.one_run_of_family(scores, included, family=family, **common),
+    bound=statistics.one_run_of_family(scores, included, family=family, **common),
     rounds=rounds,
     strength=float(np.mean(strengths)),
   )

@@ -1,12 +1,13 @@
 """What an audit attacks, and what it reports."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from privacy import hypothetical, trade_off
+from privacy import attack, hypothetical, trade_off
 from privacy.events import Adjacency
 
 
@@ -131,20 +132,38 @@ class Mechanism:
       getattr(plan, name, None) for name in ('selection', 'tuning')
     )
     self._rate = rate if only_noise else None
-    self._plan = plan
+    self._plan, self._client = plan, target.client
     self.is_correlated = getattr(plan, 'correlation', None) is not None
 
-  def family(self, rounds: int) -> trade_off.Family | None:
+  def family(self, rounds: int) -> trade_off.Family:
     """The trade-off functions of so many rounds, by one over the noise multiplier.
 
-    None where the plan is more than Gaussian mechanisms with Poisson sampling. Correlated noise is
-    one Gaussian mechanism for the whole run.
+    Correlated noise is one Gaussian mechanism for the whole run. Where a plan is more than Gaussian
+    mechanisms with Poisson sampling, they are what the accountant promises at all epsilons.
     """
     if self._rate is None:
-      return None
+      return self._promised(rounds)
     if self.is_correlated:
       return trade_off.Gaussian
     return trade_off.sampled_gaussians(self._rate, self.steps * rounds)
+
+  def _promised(self, rounds: int) -> trade_off.Family:
+    plan, changes = self._plan, {}
+    if getattr(plan, 'tuning', None) is not None:  # canaries are trained on, and score nothing
+      changes['tuning'] = dataclasses.replace(plan.tuning, score_noise_multiplier=None)
+
+    @functools.cache
+    def of(strength: float) -> trade_off.TradeOff:
+      noised = dataclasses.replace(plan, noise_multiplier=1 / float(strength), **changes)
+      event = noised.event(rounds)
+      curve = attack.privacy_curve(
+        event[self._client] if plan.unit == 'example' else event,
+        plan.adjacencies[0],
+        accountant=plan.accountant,
+      )
+      return trade_off.Profile.of_curve(curve)
+
+    return of
 
   def covariance(self, rounds: int) -> np.ndarray:
     """Of correlated noise in the first rounds, in units of one canary, float64 [rounds, rounds]."""

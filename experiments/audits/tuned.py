@@ -7,8 +7,6 @@ then the choice amplifies what is seen of the canary.
 """
 
 import collections
-import dataclasses
-import functools
 import math
 
 import numpy as np
@@ -16,7 +14,6 @@ import numpy as np
 import runtime
 from experiments.audits.canaries import WITH, WITHOUT
 from experiments.audits.target import Mechanism, Report, Target
-from privacy import attack, trade_off
 from privacy import audit as statistics
 from processes.method import ExamplesSpec
 from runtime.noise_key import NoiseKey
@@ -80,27 +77,13 @@ def audit_tuning(
     bound=statistics.many_runs_of_family(
       scores[~with_canary],
       scores[with_canary],
-      family=_family(target, rounds),
+      family=mechanism.family(rounds),
       delta=target.delta,
       confidence=confidence,
     ),
     rounds=rounds,
     strength=float(moved) / mechanism.likelihood['rate'],
   )
-
-
-def _family(target: Target, rounds: int) -> trade_off.Family:
-  """What the accountant promises an example that is trained on, by 1 / noise multiplier."""
-  unscored = dataclasses.replace(target.plan.tuning, score_noise_multiplier=None)
-
-  @functools.cache
-  def of(strength: float) -> trade_off.TradeOff:
-    plan = dataclasses.replace(
-      target.plan, tuning=unscored, noise_multiplier=np.full(target.plan.num_silos, 1 / strength)
-    )
-    return trade_off.Profile.of_curve(attack.privacy_curve(plan.event(rounds)[target.client]))
-
-  return of
 
 
 def _data(target: Target, middle: float, reach: float) -> tuple[Tree, Tree, np.ndarray]:
