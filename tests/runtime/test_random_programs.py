@@ -238,3 +238,81 @@ def test_random_programs(native, contexts):
     compare(native, contexts, program(type_, ops), value(data.draw, type_), values, clients=clients)
 
   property_()
+
+
+# Values whose sizes differ from client to client, and batches whose sizes differ in one data set.
+
+_ROWS = tff.to_type(
+  Tree(x=tff.TensorType(np.float32, [None, 2]), y=tff.TensorType(np.int32, [None]))
+)
+_FINITE = (0.0, -0.0, 1.0, -1.5, 2.5, 1e4, 3e-5)
+
+
+@tff.tensorflow.computation(_ROWS)
+def of_rows(rows):
+  count = tf.shape(rows['y'])[0]
+  total = tf.reduce_sum(rows['x'], axis=0)
+  return Tree(rows=Tree(x=2.0 * rows['x'], y=rows['y'] + 1), numbers=Tree(count=count, total=total))
+
+
+@tff.tensorflow.computation(tff.SequenceType(_ROWS))
+def of_batches(batches):
+  start = Tree(
+    batches=0, rows=0, total=tf.zeros([2]), means=tf.zeros([2]), largest=tf.int32.min, product=0.0
+  )
+
+  def step(before, batch):
+    x, y = batch['x'], batch['y']
+    return Tree(
+      batches=before['batches'] + 1,
+      rows=before['rows'] + tf.shape(y)[0],
+      total=before['total'] + tf.reduce_sum(x, axis=0),
+      means=before['means'] + tf.reduce_mean(x, axis=0),
+      largest=tf.maximum(before['largest'], tf.reduce_max(y)),
+      product=before['product'] + tf.reduce_sum(tf.matmul(x, x, transpose_b=True)),
+    )
+
+  return batches.reduce(start, step)
+
+
+@tff.federated_computation(
+  tff.FederatedType(_ROWS, tff.CLIENTS), tff.FederatedType(tff.SequenceType(_ROWS), tff.CLIENTS)
+)
+def ragged(rows, batches):
+  changed = tff.federated_map(of_rows, rows)
+  found = tff.federated_map(of_batches, batches)
+  return Tree(
+    rows=changed['rows'],
+    count=tff.federated_sum(changed['numbers']),
+    batches=found,
+    total=tff.federated_sum(found),
+    largest=tff.federated_max(found['largest']),
+  )
+
+
+def _rows(draw, most):
+  count = draw(strategies.integers(0, most))
+  size = dict(min_size=2 * count, max_size=2 * count)
+  x = draw(strategies.lists(strategies.sampled_from(_FINITE), **size))
+  return Tree(x=np.array(x, np.float32).reshape(count, 2), y=np.arange(count, dtype=np.int32))
+
+
+def _batches(draw):
+  """Batches of one size and then of another, the last of each perhaps smaller."""
+  parts = [
+    tf.data.Dataset.from_tensor_slices(_rows(draw, 5)).batch(draw(strategies.sampled_from([2, 3])))
+    for _ in range(2)
+  ]
+  return parts[0].concatenate(parts[1])
+
+
+@pytest.mark.slow
+def test_ragged_values_and_batches(native, contexts):
+  @hypothesis.settings(max_examples=5, deadline=None, derandomize=True, phases=PHASES)
+  @hypothesis.given(strategies.data(), strategies.integers(0, 3))
+  def property_(data, clients):
+    rows = [_rows(data.draw, 3) for _ in range(clients)]
+    batches = [_batches(data.draw) for _ in range(clients)]
+    compare(native, contexts, ragged, rows, batches, clients=clients)
+
+  property_()
