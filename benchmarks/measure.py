@@ -80,13 +80,15 @@ def _fedavg(
     return result
 
 
-def _tff_learning(layers, num_clients: int, rounds: int, name: str = 'native') -> dict[str, Any]:
+def _tff_learning(
+  layers, num_clients: int, rounds: int, name: str = 'native', kind: str = 'images'
+) -> dict[str, Any]:
   """TFF's own process on `tf.data` clients, on its own runtime or compiled."""
   is_native = name == 'native'
   context = runtime.NativeContext() if is_native else runtime.XlaContext(devices=_devices())
   with context:
-    process = workloads.tff_learning(layers, num_clients)
-    datasets = workloads.tff_datasets(num_clients)
+    process = workloads.tff_learning(layers, num_clients, kind=kind)
+    datasets = workloads.tff_datasets(num_clients, kind)
     state = [process.initialize()]
 
     def one_round(_):
@@ -265,6 +267,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'w2_xla': lambda: _fedavg('cnn3x3', 20, 8),
   'w2_native': lambda: _tff_learning(workloads.cnn_layers, 20, 5),
   'w2_learning': lambda: _tff_learning(workloads.cnn_layers, 20, 5, 'xla'),
+  'lstm_native': lambda: _tff_learning(workloads.lstm_layers, 20, 5, kind='texts'),
+  'lstm_learning': lambda: _tff_learning(workloads.lstm_layers, 20, 10, 'xla', kind='texts'),
   'school_xla': lambda: _school('xla', 200),
   'school_native': lambda: _school('native', 8),
   'sweep_60': lambda: _school('xla', 20, settings=60),

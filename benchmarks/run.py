@@ -23,6 +23,8 @@ CASES = (
   'w2_native',
   'w2_xla',
   'w2_learning',
+  'lstm_native',
+  'lstm_learning',
   'school_native',
   'school_xla',
   'sweep_60',
@@ -97,9 +99,9 @@ def claims(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str
   add(w1[1:], 'W1: seconds a round', seconds, '{:.4f}', '<= 0.02', lambda v: v <= 0.02)
   add(w2, 'W2: times native', ratio, '{:.1f}', '>= 2', lambda v: v >= 2)
   add(w2[1:], 'W2: seconds a round', seconds, '{:.3f}', '<= 0.30', lambda v: v <= 0.30)
-  learning = ('w1_native', 'w1_learning'), ('w2_native', 'w2_learning')
-  for name, cases, goal in zip(('W1', 'W2'), learning, (25, 10), strict=True):
-    what = f"{name}: tff.learning's own process, compiled, times native"
+  for name, goal in (('w1', 25), ('w2', 10), ('lstm', 10)):
+    cases = f'{name}_native', f'{name}_learning'
+    what = f"{name.upper()}: tff.learning's own process, compiled, times native"
     add(cases, what, ratio, '{:.1f}', f'>= {goal}', lambda v, goal=goal: v >= goal)
   add(school, 'School: times native', ratio, '{:.0f}', '>= 25', lambda v: v >= 25)
   add(

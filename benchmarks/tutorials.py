@@ -1,14 +1,15 @@
 """Programs like some of TFF's tutorials, on both runtimes: `./fl python -m benchmarks.tutorials`.
 
-Each is a small program of our own after one tutorial, on synthetic data. Both runtimes run it in
-turns in one process, so that a busy machine slows both. The table says whether they give the same
-numbers, how long a round takes, and what is compiled.
+Each is a small program of our own after one tutorial, on synthetic data; two are the networks of
+the benchmark. Both runtimes run it in turns in one process, so that a busy machine slows both. The
+table says whether they give the same numbers, how long a round takes, and what is compiled.
 
 Long because every tutorial has its program here.
 """
 
 import collections
 import dataclasses
+import functools
 import os
 import statistics
 import sys
@@ -24,6 +25,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
+from benchmarks import workloads
 
 Tree = collections.OrderedDict
 PIXELS, CLASSES, WORDS = 784, 10, 30
@@ -447,6 +449,22 @@ def heavy_hitters() -> Program:
   return Program(computation=computation, start=lambda: None, step=step)
 
 
+def _network(layers: Callable[[], list], kind: str) -> Program:
+  """Federated averaging of one of the benchmark's networks by a few of its clients."""
+  x, _ = workloads.INPUTS[kind]
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    lambda: _keras(
+      lambda: [tf.keras.layers.InputLayer(input_shape=x.shape[1:], dtype=x.dtype), *layers()],
+      workloads.INPUTS[kind],
+    ),
+    _sgd(),
+    _sgd(1.0),
+  )
+  program = _process(process, workloads.tff_datasets(5, kind))
+  # Random initial values, the same for both.
+  return dataclasses.replace(program, start=functools.cache(program.start))
+
+
 TUTORIALS: dict[str, Callable[[], Program]] = {
   'image classification': image_classification,
   'custom algorithms 1': custom_algorithms_1,
@@ -460,6 +478,8 @@ TUTORIALS: dict[str, Callable[[], Program]] = {
   'personalisation': personalisation,
   'reconstruction': reconstruction,
   'heavy hitters': heavy_hitters,
+  'convolutions': lambda: _network(workloads.cnn_layers, 'images'),
+  'LSTM': lambda: _network(workloads.lstm_layers, 'texts'),
 }
 
 

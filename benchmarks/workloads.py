@@ -18,6 +18,11 @@ from processes.method import BuildSpec, ExamplesSpec
 
 SCHOOLS, SCHOOL_ROWS, SCHOOL_FEATURES = 139, 175, 28
 IMAGES_PER_CLIENT = 100
+TEXTS_PER_CLIENT, TEXT_LENGTH, CHARACTERS = 100, 20, 90
+INPUTS = {
+  'images': (tf.TensorSpec([None, 28, 28, 1], tf.float32), tf.TensorSpec([None], tf.int32)),
+  'texts': (tf.TensorSpec([None, TEXT_LENGTH], tf.int32),) * 2,
+}
 
 
 def images(num_clients: int) -> collections.OrderedDict:
@@ -111,17 +116,24 @@ def school_mr_mtl(num_examples: np.ndarray) -> tuple[Any, Any]:
 
 
 def tff_learning(
-  layers: Callable[[], list], num_clients: int, noise_multiplier: float = 1.0
+  layers: Callable[[], list],
+  num_clients: int,
+  noise_multiplier: float = 1.0,
+  kind: str = 'images',
 ) -> Any:
-  """TFF's own DP-FedAvg with adaptive clipping, for Keras layers on `tf.data` clients."""
+  """TFF's own DP-FedAvg with adaptive clipping, for Keras layers on `tf.data` clients.
+
+  Args:
+    layers: makes the layers.
+    num_clients: in a round.
+    noise_multiplier: of the sum of clipped updates.
+    kind: `images` or `texts`.
+  """
 
   def model_fn():
     return tff.learning.models.from_keras_model(
-      keras_model(layers),
-      input_spec=(
-        tf.TensorSpec([None, 28, 28, 1], tf.float32),
-        tf.TensorSpec([None], tf.int32),
-      ),
+      keras_model(layers, kind),
+      input_spec=INPUTS[kind],
       loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
 
@@ -135,9 +147,10 @@ def tff_learning(
   )
 
 
-def keras_model(layers: Callable[[], list]) -> tf.keras.Model:
-  """A Keras model of the images."""
-  return tf.keras.Sequential([tf.keras.layers.Input((28, 28, 1)), *layers()])
+def keras_model(layers: Callable[[], list], kind: str = 'images') -> tf.keras.Model:
+  """A Keras model of the images or texts."""
+  x, _ = INPUTS[kind]
+  return tf.keras.Sequential([tf.keras.layers.Input(x.shape[1:], dtype=x.dtype), *layers()])
 
 
 def softmax_layers() -> list:
@@ -158,8 +171,24 @@ def cnn_layers() -> list:
   ]
 
 
-def tff_datasets(num_clients: int) -> list[tf.data.Dataset]:
-  """The images as TFF's users have them: a `tf.data` pipeline for each client."""
+def lstm_layers() -> list:
+  """The text workload's model for Keras: the next of 90 characters, at every place."""
+  layers = tf.keras.layers
+  return [
+    layers.Embedding(CHARACTERS, 16),
+    layers.LSTM(64, return_sequences=True),
+    layers.Dense(CHARACTERS),
+  ]
+
+
+def tff_datasets(num_clients: int, kind: str = 'images') -> list[tf.data.Dataset]:
+  """The images or texts as TFF's users have them: a `tf.data` pipeline for each client."""
+  if kind == 'texts':
+    shape = (num_clients, TEXTS_PER_CLIENT, TEXT_LENGTH + 1)
+    texts = np.random.default_rng(0).integers(0, CHARACTERS, shape).astype(np.int32)
+    return [
+      tf.data.Dataset.from_tensor_slices((text[:, :-1], text[:, 1:])).batch(20) for text in texts
+    ]
   data = images(num_clients)
   return [
     tf.data.Dataset.from_tensor_slices((x.astype(np.float32) / 255.0, y)).batch(20)
