@@ -70,6 +70,7 @@ def test_every_private_part_says_that_it_is_a_rehearsal(recipe):
     assert bool(privately) == ('--noise_key=rehearsal' in flags), flags
 
 
+@pytest.mark.exhaustive(but=['feo2_fig1', 'feo2_fig2', 'silo_fig7'])
 @pytest.mark.slow
 @pytest.mark.parametrize('recipe', [r for r in RECIPES if r.analysis], ids=lambda r: r.name)
 def test_figures_of_theory_are_met(recipe, tmp_path, capsys):
