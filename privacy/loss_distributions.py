@@ -454,7 +454,7 @@ def _best_of(run: Parts, mean: float, shape: float) -> _Pair | None:
 
   where u = 1 - x and u' = 1 - x' are the probabilities of what is better than y under p and q: at
   most power(u) is u' for the most powerful test of p against q. So the curve is at most
-  E[f'(x) (1 - e^(epsilon + shift) q / p)_+] with x uniform, which is largest where x rises with
+  E[f'(x) (1 - e^(epsilon - shift) q / p)_+] with x uniform, which is largest where x rises with
   p / q (Hardy and Littlewood): with the law f'(x) dx of the largest of K losses.
 
   Koskela, Redberg and Wang 2024 ('Privacy profiles for private selection',
