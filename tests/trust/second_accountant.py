@@ -456,6 +456,21 @@ def mechanisms() -> tuple[Row, ...]:
       },
     )
 
+  audited = tuning.PrivateTuning.of_gamma(gamma=0.5, shape=0.0)
+  step = subsampled_gaussian(1.0, 1.486)
+  add(
+    'a silo that tunes privately, as it is audited: one step',
+    'Gaussian(1.486) + RepeatAndSelect(that, 1.44, 0)',
+    silo(1, 1, 1, 1.486, 1e-3, tuning=audited),
+    1,
+    private_choice(1.0, 1.486, 1, 0.5, 0.0, 1e-3, shared=True),
+    {
+      "Papernot and Steinke's theorem 2, by hand": epsilon_of_curve(
+        step + repeat_and_select(step, 0.5, 0.0), 1e-3
+      )
+    },
+  )
+
   scored = tuning.PrivateTuning(
     mean=10.0, shape=0.0, score_noise_multiplier=2.0, held_out_score=True
   )

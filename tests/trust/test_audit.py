@@ -96,11 +96,11 @@ def test_statistics_refuse(call, message):
 # --------------------------------------------------------------- honest plans
 
 
-def _check_honest(target, *, rounds, runs, closeness=3.0):
+def _check_honest(target, *, rounds, runs):
   report = audit_tool.audit(target, rounds=rounds, runs=runs)
   print(report.text())
   assert not report.broken
-  assert report.bound.epsilon > report.claimed / closeness
+  assert report.bound.epsilon > report.claimed / 1.5
   assert report.strength == pytest.approx(1.0, abs=0.1)
   return report
 
@@ -109,7 +109,6 @@ def _check_honest(target, *, rounds, runs, closeness=3.0):
 def test_dp_fedavg():
   report = _check_honest(targets.target('fedavg', targets.client_level(0.77)), rounds=1, runs=12000)
   assert 3.3 < report.claimed < 4.0  # by loss distributions; 3.93 by Renyi
-  assert report.bound.epsilon > report.claimed / 1.5
 
 
 @pytest.mark.exhaustive
@@ -119,7 +118,7 @@ def test_dp_fedavg_over_rounds_with_adaptive_clipping():
   target = targets.target('fedavg', targets.client_level(1.2, clipping=clipping))
   report = audit_tool.audit(target, rounds=4, runs=12000)
   print(report.text())
-  assert report.claimed / 4 < report.bound.epsilon <= report.claimed
+  assert report.claimed / 1.5 < report.bound.epsilon <= report.claimed
 
 
 @pytest.mark.exhaustive
@@ -142,7 +141,7 @@ def test_feo2_protects_private_clients_and_nobody_else():
   )  # fmt: skip
   report = audit_tool.audit(private, rounds=1, runs=12000)
   print(report.text())
-  assert report.claimed / 3 < report.bound.epsilon <= report.claimed
+  assert report.claimed / 1.5 < report.bound.epsilon <= report.claimed
   opted_out = dataclasses.replace(private, attributes={'is_private': 0.0})
   # No protection: the private clients' claim does not hold for it.
   report = audit_tool.audit(opted_out, rounds=1, runs=3000)
@@ -228,7 +227,7 @@ class _AlwaysAHundred(tuning.PrivateTuning):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive(but=['1.486-broken0-12000'])
+@pytest.mark.exhaustive(but=['1.248-broken0-4000'])
 @pytest.mark.parametrize(
   ('z', 'broken', 'runs'),
   [
