@@ -181,15 +181,19 @@ def scale_strengths(axes, values: pd.Series) -> None:
   axes.set_xscale('symlog', linthresh=least)
   # A little room to either side, in decades; zero is one decade left of the least strength.
   axes.set_xlim(-0.2 * least if every[0] <= 0 else 0.8 * least, 1.25 * max(every[-1], least))
-  # The ends, and of the others what is not too close to a tick that stands already.
+  ticks_apart(axes, every)
+
+
+def ticks_apart(axes, every: Sequence[float]) -> None:
+  """Ticks of the x axis at the ends of these sorted values, and at those that keep apart."""
   across = axes.transScale.transform([(value, 1.0) for value in every])[:, 0]
-  gap = _TICK_GAP * (across[-1] - across[0])
+  gap = _TICK_GAP * abs(across[-1] - across[0])
   kept = [len(every) - 1]
   for place in (0, *range(1, len(every) - 1)):
     if all(abs(across[place] - across[other]) >= gap for other in kept):
       kept.append(place)
   shown = [every[place] for place in sorted(kept)]
-  axes.set_xticks(shown, [f'{value:g}' for value in shown])
+  axes.set_xticks(shown, [f'{value:.4g}' for value in shown])
   axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 

@@ -159,10 +159,13 @@ def draw_front(frame: pd.DataFrame) -> figure.Figure:
     epsilons, best, where='post', color=_BEST, linewidth=2.4, label='best personalised', zorder=1
   )
   axes.set_xscale('log')
+  layout.ticks_apart(axes, epsilons)
   axes.invert_xaxis()
   axes.set_xlabel(f'{layout.epsilon_of(frame)} (log scale; to the right more private)')
   axes.set_ylabel(_words(metric))
   _scale(axes, metric, frame)
+  if not high:  # what is worse than the start is beyond; without it, no room is left for it
+    axes.set_ylim(top=min(axes.get_ylim()[1], 1.5 * max([*private['value'], *local])))
   axes.legend(fontsize=8)
   return drawing
 

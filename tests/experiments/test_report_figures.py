@@ -76,10 +76,15 @@ def _groups(folder):
 
 
 def _alphas(folder):
-  for noise, alpha in ((1.0, 0.0), *itertools.product((1.0, 10.0), (0.1, 1.0))):
-    make_run(folder / f'{noise}-{alpha}', method='ppsgd', dataset='ppsgd_synthetic',
-             personalization_alpha=alpha, privacy='client', noise_multiplier=noise, delta=1e-4,
-             rounds=8, base=0.1 + 0.1 * abs(alpha - 0.5) + 0.02 * noise * alpha)  # fmt: skip
+  for noise, alpha in ((1.0, 0.0), *itertools.product((1.0, 10.0), (0.1, 1.0, np.inf))):
+    run = folder / f'{noise}-{alpha}'
+    make_run(run, method='ppsgd', dataset='ppsgd_synthetic', personalization_alpha=alpha,
+             privacy='client', noise_multiplier=noise, delta=1e-4, rounds=8,
+             base=0.1 + 0.1 * abs(min(alpha, 2) - 0.5) + 0.02 * noise * min(alpha, 2))  # fmt: skip
+    table = MetricTable.read(run / 'metrics.parquet')
+    for round_ in range(0, 9, 2):
+      table.add(round_, 'round', 'epsilon', round_ / noise if alpha else 0.0)
+    table.write(run / 'metrics.parquet')
 
 
 def _mechanisms(folder):
@@ -132,7 +137,7 @@ def test_figures_of_reports(name, tmp_path):
     'methods': {'privacy_utility', 'learning_curves', 'clients', 'gains'},
     'lambdas': {'privacy_utility', 'lambda'},
     'groups': {'groups_along', 'groups'},
-    'alphas': {'personalization'},
+    'alphas': {'personalization', 'personalization_front'},
     'long_names': {'learning_curves', 'clients'},
   }[name]
   assert expected <= {drawing.name for drawing in drawn}
