@@ -102,8 +102,10 @@ class Profile:
 
   def epsilon(self, delta: float) -> float:
     enough = np.flatnonzero(self.deltas <= delta)
-    if not len(enough) or enough[0] == 0:
-      return 0.0 if len(enough) else np.inf
+    if not len(enough):
+      return float(self.epsilons[-1])  # or more: a lower bound
+    if enough[0] == 0:
+      return 0.0
     between = slice(enough[0] - 1, enough[0] + 1)
     logs = np.log(np.maximum(self.deltas[between], 1e-300))
     return float(np.interp(-np.log(delta), -logs, self.epsilons[between]))
