@@ -182,7 +182,7 @@ def test_smoothness_of_gaussian_regression_is_that_of_its_gradients():
   assert problem.shared_variances[0] == pytest.approx(variance, rel=0.02)
 
 
-@pytest.mark.exhaustive(but=['0.5'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('alpha', [0.02, 0.5])
 def test_theorem_4_5_holds_for_a_run_on_the_synthetic_data(alpha):

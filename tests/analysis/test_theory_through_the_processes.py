@@ -131,7 +131,7 @@ def test_the_algorithms_own_best_lambda_beats_the_papers_model(native, feo2):
   assert risks[algorithm] == min(risks.values())
 
 
-@pytest.mark.exhaustive(but=['2.0'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('alpha', [0.05, 2.0])
 def test_ppsgd_keeps_its_bound(alpha):

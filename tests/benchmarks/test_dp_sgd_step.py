@@ -11,6 +11,7 @@ from runtime import random_streams
 _SHAPE = (10, 10, 2)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_both_steps_are_the_same_apart_from_their_noise():
   network = dp_sgd_step.model(_SHAPE)

@@ -99,7 +99,7 @@ def test_recipe_runs(name, data, shape, request):
   assert 0 < result.privacy['epsilon'] < np.inf and 'zero-out' in result.privacy['adjacency']
 
 
-@pytest.mark.exhaustive(but=['feo2_table6'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['feo2_table6', 'feo2_table7'])
 def test_recipe_of_feo2_runs(name, emnist_dir):

@@ -65,6 +65,7 @@ def _insert(path, code, where, marker):
   path.write_text(''.join(lines))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_adding_a_method(project):
   (program,) = _follow('adding_a_method.md', project)

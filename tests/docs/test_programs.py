@@ -9,6 +9,7 @@ import pytest
 from tests.docs import markdown
 
 
+@pytest.mark.exhaustive(but=['runtime.md-examples in the last round'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'page, said',

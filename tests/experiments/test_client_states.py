@@ -33,7 +33,7 @@ def table(folder):
   return pd.read_parquet(folder / 'metrics.parquet')
 
 
-@pytest.mark.exhaustive(but=['ditto'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('method', ['ditto', 'feo2'])
 def test_on_disk_a_run_is_what_it_is_in_memory(tmp_path, method):

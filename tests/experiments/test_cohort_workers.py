@@ -115,6 +115,7 @@ def _processes_of(mark):
   return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_sigint_ends_all_workers_and_the_run_goes_on_later(tmp_path):
   """As from a terminal: every process of the group has the signal, the workers too."""

@@ -257,7 +257,7 @@ def test_without_output_dir_folders_are_numbered(tmp_path, monkeypatch, capsys):
     assert f'Results: results/digits-fedavg-00{number}' in capsys.readouterr().out
 
 
-@pytest.mark.exhaustive(but=['dp_fedavg'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('flags', [DP_FEDAVG, MR_MTL], ids=['dp_fedavg', 'mr_mtl'])
 def test_sigkill_then_resume_in_fresh_processes(tmp_path, flags):

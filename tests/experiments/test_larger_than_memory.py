@@ -42,6 +42,7 @@ def run(folder, tmp_path, name, *, callbacks=(), **settings):
   return runner.run(config, show_progress=False, callbacks=callbacks)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_resumed_it_is_what_it_is_undisturbed(folder, tmp_path):
   result = run(folder, tmp_path, 'whole')

@@ -321,6 +321,7 @@ def test_every_setting_has_the_noise_of_its_own_plan():
   assert many > 1.5 * few
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_sweep_gives_what_single_runs_give(tmp_path):
   from experiments.running import runner

@@ -36,6 +36,7 @@ def _clusters(run):
   return numpy_loops.parameter_vector(run.server['clusters'])
 
 
+@pytest.mark.exhaustive(but=['uniform-True'])
 @pytest.mark.slow
 @pytest.mark.parametrize('private', [False, True])
 @pytest.mark.parametrize('weighting', ['uniform', 'examples'])

@@ -23,8 +23,8 @@ def reference():
     return example.run(xla)
 
 
+@pytest.mark.exhaustive(but=['3-2'])
 @pytest.mark.slow
-@pytest.mark.exhaustive(but=['2-None', '3-2'])
 @pytest.mark.parametrize(('size', 'block'), [(1, None), (2, None), (3, 2), (9, None)])
 def test_any_number_of_members_gives_the_numbers_of_one_process(reference, size, block):
   with hosts_runtime.HostsRuntime(LocalCrew(size, block)) as machine:
@@ -138,6 +138,7 @@ def load_by_cohort(first, last):
 SIZES = np.array([3, 9, 1, 4, 1, 5, 9])  # as of examples
 
 
+@pytest.mark.exhaustive(but=['load_some'])
 @pytest.mark.slow
 @pytest.mark.parametrize('load', [load_some, load_by_cohort])
 def test_members_load_their_clients_data_by_themselves(reference, load):
@@ -199,7 +200,7 @@ def test_a_sweep_is_refused():
 CASES = [(name, entry.privacy_units[-1]) for name, entry in registry.METHODS.items()]
 
 
-@pytest.mark.exhaustive(but=['mr_mtl-example', 'feo2-client'])
+@pytest.mark.exhaustive(but=['mr_mtl-example'])
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'unit'), CASES)
 def test_every_method(name, unit):

@@ -74,7 +74,7 @@ def _assert_no_worker_is_left():
   assert not _workers(os.getpid())
 
 
-@pytest.mark.exhaustive(but=['normal', 'hard_exit'])
+@pytest.mark.exhaustive(but=['hard_exit'])
 @pytest.mark.slow
 @pytest.mark.parametrize('ending', ['normal', 'not_closed', 'exception', 'hard_exit'])
 def test_worker_ends_with_the_program_and_the_pipe_closes(ending):

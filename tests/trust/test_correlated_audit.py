@@ -72,8 +72,8 @@ def test_what_is_learnt_counts_nothing():
 # ----------------------------------------------------------------- honest plans
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.exhaustive(but=['banded'])
 @pytest.mark.parametrize(
   'name', ['banded', *(pytest.param(n, marks=pytest.mark.slow) for n in ('buffered', 'tree'))]
 )
@@ -176,8 +176,8 @@ BROKEN = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.exhaustive(but=['a shared key'])
 @pytest.mark.parametrize(
   'broken',
   [

@@ -217,6 +217,7 @@ def test_a_folder_without_permission(tmp_path):
 # ------------------------------------------------------------ a GPU that disappears
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_device_that_disappears(tmp_path, monkeypatch, capsys):
   """One line, the checkpoint kept; on another device the run ends as if nothing had been."""

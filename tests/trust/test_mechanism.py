@@ -199,7 +199,7 @@ def test_a_client_moves_the_sum_by_at_most_the_clip(machine_of, federation):
   )
 
 
-@pytest.mark.exhaustive(but=['feo2-False', 'ppsgd-False'])
+@pytest.mark.exhaustive(but=['feo2-False'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'adaptive'),

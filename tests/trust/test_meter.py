@@ -132,8 +132,8 @@ def _silo_meter(machine, name):
   return measured, accounted
 
 
+@pytest.mark.exhaustive(but=['mr_mtl', 'tuned_mr_mtl'])
 @pytest.mark.slow
-@pytest.mark.exhaustive(but=['mr_mtl', 'ifca', 'tuned_mr_mtl'])
 @pytest.mark.parametrize(
   'name', ['mr_mtl', *(pytest.param(n, marks=pytest.mark.slow) for n in SILOS if n != 'mr_mtl')]
 )

@@ -158,8 +158,8 @@ SILOS = dict(
 )
 
 
-@pytest.mark.slow
 @pytest.mark.exhaustive(but=['client'])
+@pytest.mark.slow
 @pytest.mark.parametrize('values', [{}, SILOS], ids=['client', 'example'])
 def test_only_its_own_file_holds_the_key_and_only_until_the_end(
   tmp_path, one_key, monkeypatch, capfd, values

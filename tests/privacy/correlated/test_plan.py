@@ -145,7 +145,7 @@ FLAGS = dict(
 )  # fmt: skip
 
 
-@pytest.mark.exhaustive(but=['fedavg', 'ppsgd'])
+@pytest.mark.exhaustive(but=['fedavg'])
 @pytest.mark.slow
 @pytest.mark.parametrize('method', [n for n, m in METHODS.items() if 'client' in m.privacy_units])
 def test_every_client_level_method_takes_it(method):
@@ -155,6 +155,7 @@ def test_every_client_level_method_takes_it(method):
   assert result.privacy['epsilon'] <= 8.0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_that_is_resumed_is_the_same_run(tmp_path):
   config = ExperimentConfig(
