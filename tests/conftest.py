@@ -54,5 +54,6 @@ def native():
   """One native runtime for all tests of a process: its worker takes seconds to start."""
   import runtime  # with TensorFlow, which most tests need not wait for
 
-  with runtime.create('native') as created:
-    yield created
+  created = runtime.create('native')  # not entered: TFF's default context stays what it is
+  yield created
+  created.close()

@@ -15,6 +15,9 @@ OTHER_MEANINGS = {
   ('experiments/sweeps/cluster.py', 'local'),  # a Ray cluster of one's own
   ('experiments/recipes/claims.py', 'feo2'),  # papers
   ('experiments/recipes/claims.py', 'ppsgd'),
+  # The two ends of personalisation are drawn like these.
+  ('experiments/reports/personalization.py', 'local'),
+  ('experiments/reports/personalization.py', 'fedavg'),
   # An attack on the silos of one method: it stills the server, and reads the clip of scores.
   ('experiments/audits/tuned.py', 'server_learning_rate'),
   ('experiments/audits/tuned.py', 'tuning_score_clip'),
