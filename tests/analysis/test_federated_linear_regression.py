@@ -218,7 +218,7 @@ def _through_the_process(xla, problem, *, ratio, ditto_lambda, step):
   return theta, small.flat(simulation.clients['model']).reshape(n, d, DRAWS) - points
 
 
-@pytest.mark.exhaustive(but=['orthogonal'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['orthogonal', 'gaussian'])
 def test_theorem_8_through_the_process(xla, kind):

@@ -275,8 +275,8 @@ def test_local_dp_sgd_and_private_fedavg_have_the_predicted_errors(released):
   np.testing.assert_allclose(fedavg, local.mean(axis=0), atol=1e-4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.exhaustive(but=['1.0'])
 @pytest.mark.parametrize('factor', [0.2, 1.0, 5.0])
 def test_mr_mtl_reaches_the_minimiser_and_the_predicted_error(released, factor):
   centres, local, _ = released

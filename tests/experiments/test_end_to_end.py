@@ -222,6 +222,7 @@ def test_wrong_silo_epsilons(tmp_path, capsys, content, message):
   assert said[-1].startswith('error: ') and message in said[-1]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_silo_lambdas(tmp_path):
   """lambda_k in units of --mtl_lambda: twice a half is one, and silo 0 goes its own way."""

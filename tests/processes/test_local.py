@@ -97,8 +97,8 @@ def test_silos_have_what_the_plan_accounts_for(name, value):
   np.testing.assert_array_equal(repeated['attributes']['steps_per_round'], 3)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@pytest.mark.exhaustive(but=['balls_in_bins'])
 @pytest.mark.parametrize('batches', ['balls_in_bins', 'truncated_poisson'])
 def test_batches_are_the_same_on_both_runtimes(batches):
   data = small.regression_data(clients=3, rows=12, features=2)

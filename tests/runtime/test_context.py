@@ -82,7 +82,7 @@ def _learning_process(differentially_private):
   return tff.learning.algorithms.build_weighted_fed_avg(model_fn, optimizer)
 
 
-@pytest.mark.exhaustive(but=['True'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('differentially_private', [False, True])
 def test_tff_learning_on_data_sets(native, differentially_private):

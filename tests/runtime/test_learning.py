@@ -92,7 +92,7 @@ def test_k_means(native):
   learning.assert_compiled_as_native(native, process, clients, (None, 4))
 
 
-@pytest.mark.exhaustive(but=['convolution'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('name', learning.NETWORKS)
 def test_networks(native, name):

@@ -130,6 +130,7 @@ def aggregates(numbers, fractions, brains, weight, count):
   )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_aggregations_of_odd_values(native, contexts):
   @hypothesis.settings(max_examples=6, deadline=None, derandomize=True, phases=PHASES)

@@ -62,6 +62,7 @@ def test_outputs_and_per_example_gradients_are_keras_own(name):
   _assert_close(clipped, [np.sum(parts, axis=0) for parts in zip(*each, strict=True)])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_both_runtimes_compute_keras_numbers(native):
   inputs = L.Input((12, 12, 2))

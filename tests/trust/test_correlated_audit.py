@@ -107,7 +107,7 @@ def test_the_protected_part_of_methods(method, options):
   assert report.strength == pytest.approx(1.0, abs=0.1)
 
 
-@pytest.mark.exhaustive(but=['banded-6-600'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 # A tree is accounted from above, by 1.4 % where its levels are whole: more canaries tell that, too.
 @pytest.mark.parametrize(
