@@ -48,8 +48,9 @@ SMALLEST_DELTA = 1e-10
 _LARGEST_LOSS = 700.0
 _LARGEST_MEAN_LOSS = 100.0
 
-# Of Chernoff's bounds, which only say how wide a convolution must be.
-_ORDERS = np.concatenate([sign * 2.0 ** np.arange(-4.0, 20.0) for sign in (1, -1)])
+# Of Chernoff's bounds, which only say how wide a convolution must be; relative to the best order of
+# a normal sum.
+_ORDERS = np.concatenate([sign * 2.0 ** np.arange(-4.0, 4.0) for sign in (1, -1)])
 
 Curve = Callable[[np.ndarray], np.ndarray]
 Parts: TypeAlias = tuple[tuple[tuple, int], ...]
@@ -75,16 +76,19 @@ class LossDistribution:
   def _tails(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Positive losses l, P(loss >= l), and E[exp(-loss); loss >= l]."""
     start = max(0, 1 - self.first)
-    losses = (self.first + np.arange(start, max(len(self.masses), start))) * self.step
-    masses = self.masses[start:]
+    losses, masses = self.losses[start:], self.masses[start:]
     above = np.cumsum(masses[::-1])[::-1]
     discounted = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]
     return losses, above, discounted
 
   @functools.cached_property
-  def log_mgf(self) -> np.ndarray:
-    """log E[exp(order * loss)] at `_ORDERS`; minus infinity where it has no digits."""
-    exponents = _ORDERS[:, None] * ((self.first + np.arange(len(self.masses))) * self.step)
+  def losses(self) -> np.ndarray:
+    """The grid's points."""
+    return (self.first + np.arange(len(self.masses))) * self.step
+
+  def log_mgf(self, orders: np.ndarray) -> np.ndarray:
+    """log E[exp(order * loss)]; minus infinity where it has no digits."""
+    exponents = orders[:, None] * self.losses
     largest = exponents.max(axis=1)
     with np.errstate(divide='ignore'):
       return np.log(np.exp(exponents - largest[:, None]) @ self.masses) + largest
@@ -285,10 +289,12 @@ def _window(parts) -> tuple[int, int]:
   step = parts[0][0].step
   low = sum(n * part.first for part, n in parts)
   high = sum(n * (part.first + len(part.masses) - 1) for part, n in parts)
-  log_mgf = np.sum([n * part.log_mgf for part, n in parts], axis=0)
+  variance = sum(n * _mean_and_deviation(part.losses, part.masses)[1] ** 2 for part, n in parts)
+  orders = _ORDERS * math.sqrt(2 * math.log(2 / _TAIL) / max(variance, step**2))
+  log_mgf = np.sum([n * part.log_mgf(orders) for part, n in parts], axis=0)
   usable = np.isfinite(log_mgf)
-  bounds = (log_mgf[usable] + math.log(2 / _TAIL)) / (_ORDERS[usable] * step)
-  above = _ORDERS[usable] > 0
+  bounds = (log_mgf[usable] + math.log(2 / _TAIL)) / (orders[usable] * step)
+  above = orders[usable] > 0
   high = min(high, math.ceil(min(bounds[above], default=high)))
   low = max(low, math.floor(max(bounds[~above], default=low)))
   return low, max(high, low + 1)

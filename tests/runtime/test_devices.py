@@ -63,12 +63,16 @@ def test_clients_are_split_over_devices():
   assert 'agreed' in done.stdout, done.stderr[-3000:]
 
 
+SUMS = '--xla_disable_hlo_passes=tree_reduction_rewriter'
+
+
 @pytest.mark.parametrize(
   'before, after',
   [
-    (None, '--xla_cpu_enable_fast_min_max=false'),
-    ('--xla_a=1', '--xla_a=1 --xla_cpu_enable_fast_min_max=false'),
-    ('--xla_cpu_enable_fast_min_max=true', '--xla_cpu_enable_fast_min_max=true'),
+    (None, f'--xla_cpu_enable_fast_min_max=false {SUMS}'),
+    ('--xla_a=1', f'--xla_a=1 --xla_cpu_enable_fast_min_max=false {SUMS}'),
+    ('--xla_cpu_enable_fast_min_max=true', f'--xla_cpu_enable_fast_min_max=true {SUMS}'),
+    (f'--xla_a=1 {SUMS}', f'--xla_a=1 {SUMS} --xla_cpu_enable_fast_min_max=false'),
     ('/folder/flags', '/folder/flags'),  # a file with them
   ],
 )
