@@ -68,9 +68,9 @@ _MODULES = {
 
 NAMES = ('xla', 'native')
 
-# XLA reads its flags when it first compiles something. By default, on a CPU, its minimum of NaN and a
-# number is the number; and it takes a sum over more than 32 numbers in windows, up to seven times as
-# slowly, to be exact beyond some million terms.
+# XLA reads its flags when it first compiles something. By default, on a CPU, its minimum of NaN and
+# a number is the number; and it takes sums over more than 32 numbers in windows, up to seven times
+# as slowly, for the digits of long ones, which `runtime.xla.long_sums` keeps.
 _DEFAULT_FLAGS = {
   'xla_cpu_enable_fast_min_max': 'false',
   'xla_disable_hlo_passes': 'tree_reduction_rewriter',

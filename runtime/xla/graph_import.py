@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, ops
 from tensorflow.python.ops import control_flow_util
 
-from runtime.xla import exact_division
+from runtime.xla import exact_division, long_sums
 from runtime.xla.lowering import graphs, scope
 
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'  # ResourceHandle::ANONYMOUS_NAME
@@ -58,19 +58,24 @@ def run(proto: Any, argument: Any) -> Any:
   fed = {name.split(':')[0] for name in (*feeds, tensorflow.session_token_tensor_name)}
   _keep(graph_def, needed, fed)
   _own_resources(graph_def)
-  if control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
+  graph = ops.get_default_graph()
+  is_compiled = control_flow_util.GraphOrParentsInXlaContext(graph)
+  if is_compiled:
     exact_division.keep(graph_def)
-  _rebuild_library(graph_def)
+  _rebuild_library(graph_def, is_compiled)
   used = {name.lstrip('^').split(':')[0] for node in graph_def.node for name in node.input}
   fetches = [name for name in results if name not in feeds]
   fetched = {}
   if fetches:
+    before = len(graph.get_operations())
     imported = tf.graph_util.import_graph_def(
       graph_def,
       input_map={k: v for k, v in feeds.items() if k.split(':')[0] in used},
       return_elements=fetches,
       name='tff',
     )
+    if is_compiled:
+      imported = long_sums.in_pieces(graph.get_operations()[before:], imported)
     fetched = dict(zip(fetches, imported, strict=True))
   # A result may be a parameter that is passed through.
   return _unbind(tensorflow.result, iter([feeds[n] if n in feeds else fetched[n] for n in results]))
@@ -175,7 +180,7 @@ def _rename_callees(nodes, new_names: dict[str, str]) -> None:
           function.name = new_names.get(function.name, function.name)
 
 
-def _rebuild_library(graph_def) -> None:
+def _rebuild_library(graph_def, is_compiled: bool) -> None:
   """Replaces the GraphDef's function library by functions of the current graph."""
   pending = {f.signature.name: f for f in graph_def.library.function}
   needed = set()
@@ -199,7 +204,7 @@ def _rebuild_library(graph_def) -> None:
         build(callee)
       _rename_callees(definition.node_def, _names(built))
       definition.signature.name = name + suffix
-      built[name] = _concrete_function(definition, [built[c] for c in callees])
+      built[name] = _concrete_function(definition, [built[c] for c in callees], is_compiled)
 
     for name in sorted(needed):
       build(name)
@@ -214,10 +219,14 @@ def _names(functions) -> dict[str, str]:
   return {key: tf.compat.as_str(function.name) for key, function in functions.items()}
 
 
-def _concrete_function(definition, callees) -> concrete_function.ConcreteFunction:
+def _concrete_function(
+  definition, callees, is_compiled: bool
+) -> concrete_function.ConcreteFunction:
   for callee in callees:
     callee.add_to_graph(ops.get_default_graph())
   graph = function_def_to_graph.function_def_to_graph(definition)
+  if is_compiled:
+    graph.outputs = long_sums.in_pieces(graph.get_operations(), graph.outputs)
   inputs = tuple(
     tf.TensorSpec(t.shape, t.dtype, name=f'argument_{i}') for i, t in enumerate(graph.inputs)
   )

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from runtime.xla import long_sums
 from runtime.xla.lowering import datasets, interpreter
 
 _Interpreter = interpreter.Interpreter
@@ -133,6 +134,12 @@ def _barrier(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return inputs
 
 
+def _sum(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  keep_dims = node.op != 'L2Loss' and node.attr['keep_dims'].b
+  in_pieces = long_sums.taken(node.op, inputs, keep_dims=keep_dims)
+  return interp.op(node, inputs) if in_pieces is None else [in_pieces]
+
+
 HANDLERS: dict[str, interpreter.Handler] = dict(
   BroadcastGradientArgs=_broadcast_axes,
   EmptyTensorList=_empty_list,
@@ -147,4 +154,5 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   TensorListReserve=_reserved_list,
   TensorListSetItem=_set_item,
   XlaOptimizationBarrier=_barrier,
+  **dict.fromkeys(long_sums.OPS, _sum),
 )

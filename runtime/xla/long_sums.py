@@ -1,0 +1,82 @@
+"""Sums of millions of numbers, to the last digits of float32 as TensorFlow's own.
+
+XLA's loop on a CPU adds term by term to a few accumulators. Of 25 million squares they lose
+3.6e-4: in the end a term is less than half of the sum's last digit. So a sum over more than
+`LONGEST` numbers is one of sums over pieces. (XLA does it for every sum over more than 32 numbers,
+in a way that takes up to seven times as long; `runtime` turns that off.)
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+LONGEST = 2**18
+_PIECE = 512
+
+OPS = ('L2Loss', 'Mean', 'Sum')
+
+
+def in_pieces(operations: Iterable[tf.Operation], outputs: Sequence[Any]) -> list[Any]:
+  """Takes long sums in pieces, in what uses them.
+
+  Args:
+    operations: of one graph that XLA compiles; what uses long sums is changed.
+    outputs: the graph's results.
+
+  Returns:
+    The outputs, sums in pieces in the place of long ones.
+  """
+  found: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
+  for operation in [o for o in operations if o.type in OPS]:
+    with operation.graph.as_default():
+      attributes = {'keep_dims': operation.type != 'L2Loss' and operation.get_attr('keep_dims')}
+      new = taken(operation.type, list(operation.inputs), **attributes)
+    if new is not None:
+      old = operation.outputs[0]
+      for user in old.consumers():
+        for index, value in enumerate(user.inputs):
+          if value is old:
+            user._update_input(index, new)
+      found[id(old)] = (old, new)
+  return [found[id(t)][1] if id(t) in found else t for t in outputs]
+
+
+def taken(op: str, inputs: Sequence[tf.Tensor], *, keep_dims: bool) -> tf.Tensor | None:
+  """What a sum (or mean, or half a sum of squares) is, in pieces; None where it is short enough."""
+  value = inputs[0]
+  if not value.dtype.is_floating or not value.shape.is_fully_defined():
+    return None
+  if op == 'L2Loss':
+    half = taken('Sum', [value * value, tf.range(value.shape.rank)], keep_dims=False)
+    return None if half is None else half / 2
+  axes = tf.get_static_value(inputs[1])
+  if axes is None:
+    return None
+  axes = sorted({int(a) % value.shape.rank for a in axes.reshape(-1)})
+  terms = math.prod(value.shape[a] for a in axes)
+  if terms <= LONGEST:
+    return None
+  left = [(1 if a in axes else n) for a, n in enumerate(value.shape) if keep_dims or a not in axes]
+  if len(axes) == value.shape.rank:
+    value, axes = tf.reshape(value, [-1]), [0]
+  for axis in reversed(axes):
+    value = _along(value, axis)
+  value = tf.reshape(value, left)
+  return value / terms if op == 'Mean' else value
+
+
+def _along(value: tf.Tensor, axis: int) -> tf.Tensor:
+  """The sum along an axis."""
+  size, shape = value.shape[axis], value.shape.as_list()
+  if size > _PIECE:
+    whole = size // _PIECE * _PIECE
+    pieces, rest = tf.split(value, [whole, size - whole], axis=axis)
+    pieces = tf.reshape(pieces, [*shape[:axis], -1, _PIECE, *shape[axis + 1 :]])
+    sums = tf.reduce_sum(pieces, axis=axis + 1), tf.reduce_sum(rest, axis=axis, keepdims=True)
+    return _along(tf.concat(sums, axis=axis), axis)
+  # Or XLA would make one sum of two.
+  (value,) = gen_xla_ops.xla_optimization_barrier([value])
+  return tf.reduce_sum(value, axis=axis)
