@@ -230,9 +230,9 @@ def reproduce(
   runs: list[pathlib.Path] = []
   spent: list[str] = []
   if recipe.parts:
-    from experiments.recipes import spent as spent_by
     from experiments.reports import data as report_data
     from experiments.reports import report
+    from experiments.sweeps import spent as spent_by
 
     folders = [output / part for part in recipe.parts]
     runs = [path for folder in folders for path in report_data.find_runs(folder)]

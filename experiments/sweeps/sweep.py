@@ -5,6 +5,7 @@
   table.parquet    the last metrics of all runs, one row per run, group and metric
   table.csv        the same
   checkpoints/     the state of what is not finished
+  spent.json       what all runs would spend together (of a sweep from the command line)
   logs/            what the workers had to say
 
 A sweep that was stopped or killed continues with --resume; finished runs stay as they
@@ -16,6 +17,7 @@ import dataclasses
 import functools
 import importlib
 import pathlib
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +92,14 @@ class Plan:
     return f'{begins} of {count}, {" x ".join(axes)}; the first is {first}'
 
   def run(self) -> SweepResult:
-    """Runs it; see `run`."""
-    return run(self.grid, folder=self.folder, resume=self.resume, **self.how.to_json())
+    """Runs it; see `run`. The closing words say what all runs spend together."""
+    result = run(self.grid, folder=self.folder, resume=self.resume, **self.how.to_json())
+    with startup.loading():
+      from experiments.sweeps import spent
+    sentences = spent.together(sorted((result.folder / 'runs').iterdir()))
+    files.write_json(result.folder / 'spent.json', {'together': sentences})
+    told = [textwrap.fill(sentence, 100) for sentence in sentences]
+    return dataclasses.replace(result, report='\n'.join([result.report, *told]))
 
 
 def from_flags(given: Mapping[str, Any], flag_values: flags.FlagValues) -> Plan:

@@ -12,10 +12,11 @@ from datasets import sources
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
 from experiments.folder.metrics import MetricTable
-from experiments.recipes import claims, recipes, reproduce, spent
+from experiments.recipes import claims, recipes, reproduce
 from experiments.recipes import page as recipe_page
 from experiments.recipes.recipes import Comparison, Recipe, Selector, Value
 from experiments.running import interruption
+from experiments.sweeps import spent
 from experiments.sweeps import table as sweep_table
 
 RECIPES = recipes.read_all()

@@ -503,3 +503,16 @@ def test_a_sweep_of_seeds_says_what_all_runs_cost_together():
   assert 'at delta = 0.001 of a deployment (' in elsewhere['statement']
   alone = sweep_program.Sweep(settings=1, runs=1)
   assert sweep_program.with_sweep(privacy, alone, plan, 10) == privacy
+
+
+@pytest.mark.slow
+def test_the_closing_words_say_what_all_runs_spend_together(tmp_path):
+  grid = Grid.parse({**SMALL, 'method': 'local', 'target_epsilon': 2.0}, [], ['0-2'])
+  plan = sweep.Plan(grid=grid, folder=str(tmp_path / 's'), resume=False, how=record.How())
+  words = ' '.join(plan.run().report.split())
+  [told] = json.loads((tmp_path / 's' / 'spent.json').read_text())['together']
+  assert told in words and '3 runs together' in told and 'Unit: example.' in told
+  epsilon = float(told.split('epsilon = ')[1].split()[0])
+  # Of each seed's split an example may be in another silo: more than three runs of its own silo.
+  alone = json.loads((tmp_path / 's' / 'runs' / 'seed=0' / 'privacy.json').read_text())
+  assert alone['sweep']['epsilon'] < epsilon < 3 * alone['epsilon']

@@ -1,4 +1,4 @@
-"""What all runs of a recipe would spend together, if all of them were released."""
+"""What all runs of a sweep or recipe would spend together, if all of them were released."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ def _in_words(claims: list[ledger.Claim]) -> str:
       'have no common guarantee.'
     )
   found = ledger.compose(claims)
-  # A recipe's runs are set up before any of them has results.
+  # The runs are set up before any of them has results.
   fixed = found.epsilon_of_fixed
   if fixed is not None and fixed < found.epsilon:
     found = dataclasses.replace(found, epsilon=fixed, accountant='PLD', epsilon_of_fixed=None)
