@@ -195,7 +195,8 @@ def with_sweep(
   sentence = (
     f'This is one of {sweep.runs} runs of a sweep on the same data, and the guarantee is that of '
     'this run alone. All of them together, if they cut the data alike and each has the guarantee '
-    f'of this one: epsilon = {rounded_up(loss.epsilon)} at delta = {loss.delta:g}{whose} ({loss.accountant}).'
+    f'of this one: epsilon = {rounded_up(loss.epsilon)} at delta = {loss.delta:g}{whose} '
+    f'({loss.accountant}).'
   )
   records: dict[str, Any] = {'sweep': {**together, 'text': sentence}}
   if sweep.settings > 1:
