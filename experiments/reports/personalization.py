@@ -17,6 +17,7 @@ from experiments.reports import layout
 from experiments.reports.data import ReportData
 from experiments.reports.layout import Drawing
 from experiments.sweeps import table as sweep_table
+from privacy.rounding import rounded_up
 
 _MOST_PANELS = 6
 _WORDS = {**layout.WORDS, 'excess_risk': house.metric_words('excess_risk')}
@@ -69,7 +70,7 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
     spent = here[here['alpha'] > 0].groupby('round')['epsilon'].max()
     words = f'noise multiplier {noise:g}'
     if len(spent) and math.isfinite(spent.iloc[-1]):
-      words += f'\n{layout.epsilon_of(frame)} {spent.iloc[-1]:.3g} at the end'
+      words += f'\n{layout.epsilon_of(frame)} {rounded_up(spent.iloc[-1])} at the end'
     axes.set_title(words, fontsize=9)
     axes.set_xlabel('communication rounds')
     house.mark_rounds(axes, here['round'])
