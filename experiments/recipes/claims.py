@@ -281,14 +281,28 @@ def judge_counts(claim: Claim, judge: Judge, data_dir: str | None) -> Finding:
   return Finding(met=met, text=f'{data.num_clients} silos of {printed}, {least} to {most} examples')
 
 
+def _by_part(recipe: str, tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+  """A recipe's tables with the settings that a part has fixed; PART+MORE has more runs of PART."""
+  found: dict[str, list[pd.DataFrame]] = {}
+  for name, table in tables.items():
+    part, _, more = name.partition('+')
+    fixed = recipes.read(recipe).grid(name).base
+    simple = {n: v for n, v in fixed.items() if isinstance(v, str | int | float) and n not in table}
+    whole = table.assign(**simple)
+    if more:
+      whole['setting'] = f'{more}: ' + whole['setting'].astype(str)
+    found.setdefault(part, []).append(whole)
+  return {part: pd.concat(several) for part, several in found.items()}
+
+
 def judge_runs(
   claim: Claim, judge: Judge, tables: Mapping[str, Mapping[str, pd.DataFrame]]
 ) -> Finding:
   """Applies a claim's measure to the tables of its recipes, by recipe and part."""
   family = read_families()[judge.family]
-  merged = dict(tables[judge.recipe])
+  merged = _by_part(judge.recipe, tables[judge.recipe])
   for prefix, name in judge.with_.items():
-    merged.update({f'{prefix}.{part}': table for part, table in tables[name].items()})
+    merged.update({f'{prefix}.{part}': t for part, t in _by_part(name, tables[name]).items()})
   assert claim.measure is not None
   runs = measures.Runs(
     tables=merged, terms=family['terms'], values=judge.values, tuning_seeds=family['tuning_seeds']

@@ -17,6 +17,7 @@ from experiments.sweeps import table as sweep_table
 from privacy.rounding import rounded_up
 
 # What a page shows of a report where its recipe names no figure: the first that there is.
+_CLAIMS = "What these runs show is judged among the papers' claims: `make claims`."
 _DEFAULT_FIGURES = (
   'figure',
   'lambda',
@@ -145,7 +146,7 @@ def _tables(verdict: pd.DataFrame) -> list[str]:
   return [
     _table(('number', 'paper', 'here', 'difference', 'tolerance', ''), map(_value, values)),
     _table(('message', 'by', 'needed', ''), map(_message, messages)),
-    f'{int(verdict["met"].sum())} of {len(verdict)} met.',
+    f'{int(verdict["met"].sum())} of {len(verdict)} met.' if rows else _CLAIMS,
   ]
 
 

@@ -1,6 +1,7 @@
 """The figures of a report, each with its data beside the drawing."""
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 
@@ -217,7 +218,7 @@ def draw_against_lambda(points: pd.DataFrame) -> figure.Figure:
       strength's setting `along`.
   """
   metric, along = layout.metric_of(points), symbol(points['along'].iloc[0])
-  titles = list(dict.fromkeys(points['panel']))
+  titles = sorted(set(points['panel']), key=_by_numbers)
   drawing, panels = _side_by_side(len(titles))
   for axes, title in zip(panels, titles, strict=True):
     here = points[points['panel'] == title]
@@ -242,6 +243,12 @@ _FIGURES: tuple[Draw, ...] = (
   privacy_utility, against_lambda, groups.groups_along, learning_curves, groups.groups,
   clients.distributions, clients.gains,
 )  # fmt: skip
+
+
+def _by_numbers(text: str) -> list[str | float]:
+  """For sorting: 'epsilon 2' comes before 'epsilon 16'."""
+  pieces = re.split(r'(\d[\d.]*)', text)
+  return [float(piece.rstrip('.')) if index % 2 else piece for index, piece in enumerate(pieces)]
 
 
 def _local() -> str:

@@ -93,13 +93,7 @@ class Plan:
 
   def run(self) -> SweepResult:
     """Runs it; see `run`. The closing words say what all runs spend together."""
-    result = run(self.grid, folder=self.folder, resume=self.resume, **self.how.to_json())
-    with startup.loading():
-      from experiments.sweeps import spent
-    sentences = spent.together(sorted((result.folder / 'runs').iterdir()))
-    files.write_json(result.folder / 'spent.json', {'together': sentences})
-    told = [textwrap.fill(sentence, 100) for sentence in sentences]
-    return dataclasses.replace(result, report='\n'.join([result.report, *told]))
+    return _with_spent(run(self.grid, folder=self.folder, resume=self.resume, **self.how.to_json()))
 
 
 def from_flags(given: Mapping[str, Any], flag_values: flags.FlagValues) -> Plan:
@@ -295,6 +289,15 @@ def _run_here(path, grid, runs, groups, caught, progress, parts) -> dict[str, st
       failures.update(dict.fromkeys(names, str(error)))
     progress.ends(0, names)
   return failures
+
+
+def _with_spent(result: SweepResult) -> SweepResult:
+  with startup.loading():
+    from experiments.sweeps import spent
+  sentences = spent.together(sorted((result.folder / 'runs').iterdir()))
+  files.write_json(result.folder / 'spent.json', {'together': sentences})
+  told = [textwrap.fill(sentence, 100) for sentence in sentences]
+  return dataclasses.replace(result, report='\n'.join([result.report, *told]))
 
 
 def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> str:

@@ -162,6 +162,7 @@ def _experiment(argv: list[str]) -> None:
     flags.FLAGS.unparse_flags()
     patch.setattr(cli, '_run', lambda config, *_: ('', ''))
     patch.setattr(sweep, 'run', _grid_only)
+    patch.setattr(sweep, '_with_spent', lambda result: result)
     _accepted(cli.main, argv)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 
+import pandas as pd
 import pytest
 
 from analysis.claims import feo2, ppsgd, silo
@@ -296,3 +297,14 @@ def test_what_was_expected_before_a_run_is_what_the_recipe_checks():
     (checked,) = (c for c in recipe.comparisons if c.what == message['what'])
     assert checked.margin == message['margin']
     assert all(f'--seeds={message["seeds"]}' in flags for flags in recipe.parts.values())
+
+
+def test_a_setting_that_a_part_has_fixed_is_one_of_its_runs():
+  """A claim's `ifca_every` is not answered by runs that chose clusters in the first rounds only."""
+  table = pd.DataFrame({'setting': ['target_epsilon=1'], 'target_epsilon': [1.0], 'value': [0.5]})
+  tables = {'ifca': table, 'ifca+every': table, 'mr_mtl': table}
+  found = claims._by_part('claims_silo_vehicle_small', tables)
+  assert sorted(found) == ['ifca', 'mr_mtl']
+  assert list(found['ifca']['selection_fraction']) == [0.1, 1.0]
+  assert found['ifca']['setting'].is_unique
+  assert 'selection_fraction' not in found['mr_mtl'] and 'mtl_lambda' not in found['mr_mtl']
