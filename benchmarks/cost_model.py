@@ -97,7 +97,7 @@ class CostModel:
 
 
 def fit(cases: Sequence[Measured]) -> CostModel:
-  """The costs, none below 0, by least squares of relative errors.
+  """The costs by least squares of relative errors: none below 0, and no host faster than alone.
 
   Raises:
     ValueError: fewer cases than costs.
@@ -107,7 +107,10 @@ def fit(cases: Sequence[Measured]) -> CostModel:
   terms = np.array([[c.compute, 1.0, c.workers, c.workers * c.bytes] for c in cases])
   seconds = np.array([c.seconds for c in cases])
   scale = terms.max(axis=0)
-  costs = optimize.nnls(terms / scale / seconds[:, None], np.ones(len(cases)))[0] / scale
+  least = np.array([1.0, 0.0, 0.0, 0.0])
+  relative = terms / scale / seconds[:, None]
+  found = optimize.lsq_linear(relative, np.ones(len(cases)), (least * scale, np.inf))
+  costs = np.maximum(found.x / scale, least)
   error = np.max(np.abs(terms @ costs / seconds - 1.0))
   names = ('slowdown', 'round', 'host', 'byte')
   return CostModel(**dict(zip(names, map(float, costs), strict=True)), error=float(error))
