@@ -48,10 +48,6 @@ SMALLEST_DELTA = 1e-10
 _LARGEST_LOSS = 700.0
 _LARGEST_MEAN_LOSS = 100.0
 
-# Of Chernoff's bounds, which only say how wide a convolution must be; relative to the best order of
-# a normal sum.
-_ORDERS = np.concatenate([sign * 2.0 ** np.arange(-4.0, 4.0) for sign in (1, -1)])
-
 Curve = Callable[[np.ndarray], np.ndarray]
 Parts: TypeAlias = tuple[tuple[tuple, int], ...]
 
@@ -91,7 +87,8 @@ class LossDistribution:
     exponents = orders[:, None] * self.losses
     largest = exponents.max(axis=1)
     with np.errstate(divide='ignore'):
-      return np.log(np.exp(exponents - largest[:, None]) @ self.masses) + largest
+      scaled = np.exp(exponents - largest[:, None])
+      return np.log(np.einsum('ol,l->o', scaled, self.masses)) + largest
 
   def delta(self, epsilon) -> np.ndarray:
     """The hockey-stick divergence at exp(epsilon), for epsilon >= 0."""
@@ -290,7 +287,10 @@ def _window(parts) -> tuple[int, int]:
   low = sum(n * part.first for part, n in parts)
   high = sum(n * (part.first + len(part.masses) - 1) for part, n in parts)
   variance = sum(n * _mean_and_deviation(part.losses, part.masses)[1] ** 2 for part, n in parts)
-  orders = _ORDERS * math.sqrt(2 * math.log(2 / _TAIL) / max(variance, step**2))
+  # The best order of a normal sum; rare events with large losses have theirs below.
+  normal = math.log2(2 * math.log(2 / _TAIL) / max(variance, step**2)) / 2
+  orders = 2.0 ** np.arange(math.floor(min(normal, 0.0)) - 4, math.ceil(normal) + 4)
+  orders = np.concatenate([orders, -orders])
   log_mgf = np.sum([n * part.log_mgf(orders) for part, n in parts], axis=0)
   usable = np.isfinite(log_mgf)
   bounds = (log_mgf[usable] + math.log(2 / _TAIL)) / (orders[usable] * step)

@@ -182,6 +182,16 @@ def test_fixed_size_cohorts_far_below_renyi_and_above_one_direction(
   assert by_rdp == pytest.approx(renyi, abs=0.006)
 
 
+@pytest.mark.parametrize('q', [1e-6, 1e-4, 1e-3])
+@pytest.mark.parametrize('steps', [10, 1000])
+def test_rare_events_have_a_window(q, steps):
+  """A unit that is hardly ever drawn: a normal's tails say nothing about its losses."""
+  assert loss_distributions.composed(((('poisson', q, 1.0), steps),)) is not None
+  theirs = pld.PLDAccountant(value_discretization_interval=1e-4).compose(_poisson(q, 1.0, steps))
+  ours = accounting.pld_epsilon(_poisson(q, 1.0, steps), 1e-8)
+  assert ours == pytest.approx(theirs.get_epsilon(1e-8), rel=1e-2, abs=1e-3)
+
+
 def test_tiny_losses_keep_their_digits():
   """Order 2 of such a mechanism is q^2 / z^2: the normal limit has mu = q sqrt(T) / z."""
   q, z, steps = 1e-3, 30.0, 10_000
