@@ -262,7 +262,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
   if unknown := sorted(set(chosen) - set(CASES)):
     parser.error(f'--only={",".join(unknown)}: expected some of {", ".join(CASES)}')
   os.environ['BENCHMARK_DEVICES'] = options.devices
-  results, failed = {}, False
+  machine = {
+    'date': datetime.date.today().isoformat(),
+    'processor': _processor(),
+    'cpus': os.cpu_count(),
+    'devices': options.devices,
+    'python': platform.python_version(),
+  }
+  results: dict[str, dict[str, Any]] = {}
+  failed, text = False, ''
   for case in chosen:
     print(f'{case} ...', end=' ', flush=True)
     try:
@@ -271,22 +279,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (RuntimeError, subprocess.TimeoutExpired) as error:
       print(error, flush=True)
       failed = True
-  machine = {
-    'date': datetime.date.today().isoformat(),
-    'processor': _processor(),
-    'cpus': os.cpu_count(),
-    'devices': options.devices,
-    'python': platform.python_version(),
-  }
-  text = report(results, machine)
-  folder = pathlib.Path(options.output)
-  folder.mkdir(parents=True, exist_ok=True)
-  (folder / 'benchmarks.json').write_text(
-    json.dumps({'machine': machine, 'results': results}, indent=2) + '\n'
-  )
-  (folder / 'benchmarks.md').write_text(text)
+    text = _save(results, machine, pathlib.Path(options.output))
   print('\n' + text)
   return int(failed)
+
+
+def _save(
+  results: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any], folder: pathlib.Path
+) -> str:
+  """Writes what has been measured; after each case, for a run that is ended early."""
+  text = report(results, machine)
+  folder.mkdir(parents=True, exist_ok=True)
+  written = json.dumps({'machine': machine, 'results': results}, indent=2) + '\n'
+  (folder / 'benchmarks.json').write_text(written)
+  (folder / 'benchmarks.md').write_text(text)
+  return text
 
 
 def _processor() -> str:
