@@ -17,7 +17,7 @@ RECIPE ?=
 RUN ?=
 
 .PHONY: experiment recipes reproduce claims test test-fast test-kills lint types lock-check scan setup benchmark gpu-evidence self-check help \
-  docs pictures wheel wheel-check coverage notebooks lock
+  docs docs-check pictures wheel wheel-check coverage notebooks lock
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ self-check: .venv/.ready  ## Say which device is used, and compare it with TFF's
 
 docs: .venv/.ready  ## Build the documentation as a site in build/site; fails at a broken link
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet && echo 'build/site/index.html'
+
+docs-check: docs .venv/.ready-for-tests  ## Build the site, and check that its reference has every public name
+	@SITE=build/site $(PYTHON) -m pytest -q --exhaustive tests/docs/test_site.py
 
 pictures: .venv/.ready  ## Draw the pictures of docs/results again from the tables beside them; nothing is run
 	@$(PYTHON) -m experiments.recipes.pictures

@@ -11,6 +11,9 @@ _NOT_COMPILED = {  # Samples of a size that is not known, and strings.
 }
 
 
+@pytest.mark.exhaustive(
+  but=['custom algorithms 1', 'custom aggregators', 'federated select', 'personalisation']
+)
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'name',

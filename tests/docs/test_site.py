@@ -21,7 +21,9 @@ _TFFS = 'runtime.tff_internals'  # what it exports is TFF's
 
 @pytest.fixture(name='site', scope='module')
 def _site(tmp_path_factory):
-  """The site, built as `make docs` builds it."""
+  """The site that `make docs` built, where SITE says; else it is built as that does."""
+  if 'SITE' in os.environ:
+    return pathlib.Path(os.environ['SITE'])
   pytest.importorskip('mkdocstrings', reason='needs the development group (mkdocstrings)')
   folder = tmp_path_factory.mktemp('site')
   done = subprocess.run(
@@ -47,6 +49,7 @@ def public_names(path: pathlib.Path) -> set[str]:
   return {f'{module.removesuffix(".__init__")}.{name}' for name in names}
 
 
+@pytest.mark.exhaustive  # `make docs-check` has them
 @pytest.mark.slow
 def test_the_reference_has_every_public_name(site):
   inventory = (site / 'objects.inv').read_bytes().split(b'\n', 4)[4]
@@ -61,6 +64,7 @@ def test_the_reference_has_every_public_name(site):
   assert not sorted(wanted - listed)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_pages_show_their_blocks_and_ask_nobody(site):
   for page in site.rglob('*.html'):

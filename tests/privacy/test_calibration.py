@@ -98,7 +98,7 @@ def test_noise_multipliers_of_school():
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive(but=['pld'])
+@pytest.mark.exhaustive
 @pytest.mark.parametrize('accountant', ['renyi', 'pld'])
 def test_139_silos_calibrate_quickly(accountant):
   sizes, plan = _school(accountant=accountant)

@@ -70,7 +70,6 @@ def case(name, unit):
   but=[
     'fedavg-example',
     'mr_mtl-example',
-    'tuned_mr_mtl-example',
     'ifca-example',
     'ditto-example',
     'feo2-client',

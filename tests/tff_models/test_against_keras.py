@@ -136,7 +136,7 @@ def assert_is_keras_gradient(case, ours, theirs):
     np.testing.assert_allclose(mine.numpy(), his, atol=2e-5 * largest, rtol=1e-3, err_msg=mine.name)
 
 
-@pytest.mark.exhaustive(but=['mlp', 'transformer'])
+@pytest.mark.exhaustive(but=['mlp'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', CASES)
 def test_same_weights_same_outputs_and_gradients(native, name):
