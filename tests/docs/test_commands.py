@@ -7,9 +7,11 @@ and through that program to the end of its checks: the training behind it is lef
 import contextlib
 import dataclasses
 import io
+import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import types
@@ -45,7 +47,9 @@ def _clone(tmp_path_factory):
   """A clean clone, with what is changed here and not committed; its environment is this Python."""
   folder = tmp_path_factory.mktemp('clean') / 'project'
   _git('clone', '--quiet', '--shared', '--no-checkout', str(ROOT), str(folder))
-  changed = _git('-C', str(ROOT), 'stash', 'create').strip() or 'HEAD'
+  index = folder.parent / 'index'  # of its own: git locks it, and files of tests run side by side
+  shutil.copy(ROOT / _git('-C', str(ROOT), 'rev-parse', '--git-path', 'index').strip(), index)
+  changed = _git('-C', str(ROOT), 'stash', 'create', GIT_INDEX_FILE=str(index)).strip() or 'HEAD'
   commit = _git('-C', str(ROOT), 'rev-parse', changed).strip()
   _git('-C', str(folder), 'checkout', '--quiet', '--detach', commit)
   programs = folder / '.venv' / 'bin'
@@ -61,9 +65,12 @@ def _clone(tmp_path_factory):
   return folder
 
 
-def _git(*arguments):
+def _git(*arguments, **environment):
   own = ['-c', 'user.name=a', '-c', 'user.email=a@b', '-c', 'advice.detachedHead=false']
-  done = subprocess.run(['git', *own, *arguments], capture_output=True, text=True, check=True)
+  done = subprocess.run(
+    ['git', *own, *arguments], env={**os.environ, **environment}, capture_output=True, text=True,
+    check=True,
+  )  # fmt: skip
   return done.stdout
 
 
