@@ -16,8 +16,8 @@ from experiments.running.progress import show, show_mean, show_seconds
 from experiments.sweeps import table as sweep_table
 from privacy.rounding import rounded_up
 
-# What a page shows of a report where its recipe names no figure: the first that there is.
 _CLAIMS = "What these runs show is judged among the papers' claims: `make claims`."
+# What a page shows of a report where its recipe names no figure: the first that there is.
 _DEFAULT_FIGURES = (
   'figure',
   'lambda',

@@ -247,8 +247,8 @@ _FIGURES: tuple[Draw, ...] = (
 
 def _by_numbers(text: str) -> list[str | float]:
   """For sorting: 'epsilon 2' comes before 'epsilon 16'."""
-  pieces = re.split(r'(\d[\d.]*)', text)
-  return [float(piece.rstrip('.')) if index % 2 else piece for index, piece in enumerate(pieces)]
+  pieces = re.split(r'(\d+(?:\.\d+)?)', text)
+  return [float(piece) if index % 2 else piece for index, piece in enumerate(pieces)]
 
 
 def _local() -> str:
