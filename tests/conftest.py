@@ -9,6 +9,7 @@ import pytest
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 os.environ.setdefault('CUDA_VISIBLE_DEVICES', '')
+_OPTIMISATION = 'xla_backend_optimization_level'
 gc.disable()  # until everything is imported, which stays
 
 
@@ -19,6 +20,17 @@ def pytest_addoption(parser):
   parser.addoption(
     '--exhaustive', action='store_true', help='Run the tests that are marked exhaustive, too.'
   )
+
+
+def pytest_configure(config):
+  """Compiles without LLVM's optimisation, which takes longer here than it saves.
+
+  XLA's own passes run as for users; --exhaustive, before a release, has LLVM's too.
+  """
+  flags = os.environ.get('XLA_FLAGS', '')
+  chosen = _OPTIMISATION in flags or flags[:1] not in ('', '-')  # the name of a file with flags
+  if not config.getoption('--exhaustive') and not chosen:
+    os.environ['XLA_FLAGS'] = f'{flags} --{_OPTIMISATION}=0'.strip()
 
 
 def _is_exhaustive(item) -> bool:

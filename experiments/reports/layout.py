@@ -184,7 +184,9 @@ def scale_strengths(axes, values: pd.Series) -> None:
   ticks_apart(axes, every)
 
 
-def ticks_apart(axes, every: Sequence[float]) -> None:
+def ticks_apart(
+  axes, every: Sequence[float], words: Callable[[float], str] = '{:.4g}'.format
+) -> None:
   """Ticks of the x axis at the ends of these sorted values, and at those that keep apart."""
   across = axes.transScale.transform([(value, 1.0) for value in every])[:, 0]
   gap = _TICK_GAP * abs(across[-1] - across[0])
@@ -193,7 +195,7 @@ def ticks_apart(axes, every: Sequence[float]) -> None:
     if all(abs(across[place] - across[other]) >= gap for other in kept):
       kept.append(place)
   shown = [every[place] for place in sorted(kept)]
-  axes.set_xticks(shown, [f'{value:.4g}' for value in shown])
+  axes.set_xticks(shown, [words(value) for value in shown])
   axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 

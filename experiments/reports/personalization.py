@@ -160,7 +160,7 @@ def draw_front(frame: pd.DataFrame) -> figure.Figure:
     epsilons, best, where='post', color=_BEST, linewidth=2.4, label='best personalised', zorder=1
   )
   axes.set_xscale('log')
-  layout.ticks_apart(axes, epsilons)
+  layout.ticks_apart(axes, epsilons, rounded_up)
   axes.invert_xaxis()
   axes.set_xlabel(f'{layout.epsilon_of(frame)} (log scale; to the right more private)')
   axes.set_ylabel(_words(metric))

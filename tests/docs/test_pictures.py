@@ -10,7 +10,6 @@ from tests.drawing import overlaps
 
 _FOLDER = markdown.ROOT / pictures.FOLDER
 _TABLES = sorted(_FOLDER.glob('*.csv'))
-_WITHOUT = 'from a time when tables were not kept'
 
 
 @pytest.mark.parametrize('table', _TABLES, ids=lambda table: table.stem)
@@ -18,8 +17,8 @@ def test_a_stored_table_is_drawn_without_faults(table):
   assert not overlaps.faults(pictures.draw(table))
 
 
-def test_every_picture_has_its_table_or_its_page_says_why_not():
-  """And is on a page; what theory shows is computed."""
+def test_every_picture_is_on_a_page_beside_its_table():
+  """What theory shows is computed: it needs none."""
   theory = {f'{recipe.name}_figure' for recipe in recipes.read_all() if recipe.analysis}
   tables = {table.stem for table in _TABLES}
   shown = set()
@@ -28,10 +27,8 @@ def test_every_picture_has_its_table_or_its_page_says_why_not():
     for name in re.findall(r'!\[[^\]]*\]\(images/(\w+)\.png\)', text):
       shown.add(name)
       said = rf'images/{name}\.png\)\n\n\[The numbers of this figure\]\(images/{name}\.csv\)'
-      if name in tables:
-        assert re.search(said, text), name
-      elif name not in theory:
-        assert re.search(rf'images/{name}\.png\)\n\n[^!]*{_WITHOUT}', text), name
+      if name not in theory:
+        assert name in tables and re.search(said, text), name
   assert {picture.stem for picture in _FOLDER.glob('*.png')} == shown
   assert tables <= shown and len(tables) >= 8
 
