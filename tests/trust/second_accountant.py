@@ -254,7 +254,7 @@ def private_choice(q, z, steps, gamma, shape, delta, *, shared: bool) -> dict[st
       return np.minimum(mean * np.maximum(tails[at] - np.exp(values - shift) * scaled[at], 0), 1)
 
     above = max(above, epsilon(by_theorem, losses, masses))
-    for threshold in np.quantile(losses, 0.5) + np.linspace(-1, 1, 9):
+    for threshold in np.linspace(-2, 1, 13):
       wanted = np.argsort(np.where(losses < threshold, 1000.0, losses), kind='stable')
       best, best_other = chosen(masses[wanted]), chosen(other[wanted])
       counted = (best > 0) & (best_other > 0)
