@@ -23,13 +23,14 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-  """Compiles without LLVM's optimisation, which takes longer here than it saves.
+  """Slow tests compile without LLVM's optimisation, which takes longer there than it saves.
 
-  XLA's own passes run as for users; --exhaustive, before a release, has LLVM's too.
+  XLA's own passes run as for users. All other tests, and --exhaustive, compile as users do.
   """
   flags = os.environ.get('XLA_FLAGS', '')
   chosen = _OPTIMISATION in flags or flags[:1] not in ('', '-')  # the name of a file with flags
-  if not config.getoption('--exhaustive') and not chosen:
+  slow = config.getoption('markexpr') == 'slow'
+  if slow and not config.getoption('--exhaustive') and not chosen:
     os.environ['XLA_FLAGS'] = f'{flags} --{_OPTIMISATION}=0'.strip()
 
 

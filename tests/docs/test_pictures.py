@@ -33,6 +33,12 @@ def test_every_picture_is_on_a_page_beside_its_table():
   assert tables <= shown and len(tables) >= 8
 
 
+def test_an_epsilon_at_a_tick_is_rounded_up():
+  """223.348: a printed epsilon is never below the true one."""
+  [axes] = pictures.draw(_FOLDER / 'ppsgd_fig1a_synthetic_personalization_front.csv').axes
+  assert '223.4' in {label.get_text() for label in axes.get_xticklabels()}
+
+
 def test_a_table_of_no_kind_is_refused(tmp_path):
   with pytest.raises(ValueError, match='of no kind of figure; its name ends in one of clients'):
     pictures.draw(tmp_path / 'something.csv')
