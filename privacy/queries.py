@@ -250,13 +250,19 @@ def fixed_clip_query(values: Mapping[str, Any], noise_key: Any) -> TreeQuery:
 def _global_norm(leaves) -> tf.Tensor:
   """L2 norm of all leaves together, float32; NaN or infinite if the record is not finite.
 
-  Squares of numbers below 1e-23 vanish in float32. With a clip that adaptive clipping let fall
-  as low, a record would then pass unclipped: so the largest entry is divided out first.
+  Squares of numbers below 1e-19 lose digits in float32, and below 1e-23 they vanish. With a clip
+  that adaptive clipping let fall as low, a record would then pass unclipped: so a small norm is
+  taken again with every entry scaled up, and a large one scaled down (Blue, ACM TOMS 4, 1978).
   """
   leaves = [tf.cast(x, tf.float32) for x in leaves]
-  largest = tf.reduce_max(tf.stack([tf.reduce_max(tf.abs(x)) for x in leaves]))
-  scale = tf.where((largest > 0.0) & tf.math.is_finite(largest), largest, 1.0)
-  return scale * tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(x / scale)) for x in leaves]))
+
+  def scaled(exponent: int) -> tf.Tensor:
+    squares = [tf.reduce_sum(tf.square(x * 2.0**exponent)) for x in leaves]
+    return tf.sqrt(tf.add_n(squares)) * 2.0**-exponent
+
+  norm = scaled(0)
+  # What vanishes beside a norm of 2^-30 is at most 2^-63 an entry. NaN is in no range, and stays.
+  return tf.where(norm < 2.0**-30, scaled(90), tf.where(norm < 2.0**60, norm, scaled(-90)))
 
 
 def noise_stddev(noise_multiplier, clipping_norm) -> tf.Tensor:

@@ -36,6 +36,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from runtime import memory
+
 if TYPE_CHECKING:
   from runtime.interface import ClientData as ClientData
   from runtime.interface import ClientStates as ClientStates
@@ -79,6 +81,7 @@ _flags = os.environ.get('XLA_FLAGS', '').strip()
 if _flags[:1] in ('', '-'):  # else the name of a file with the user's flags
   _ours = [f'--{name}={value}' for name, value in _DEFAULT_FLAGS.items() if name not in _flags]
   os.environ['XLA_FLAGS'] = ' '.join([_flags, *_ours]).strip()
+memory.keep()
 
 
 def __getattr__(name: str) -> Any:

@@ -258,7 +258,7 @@ def _run_what_is_left(
       crew = sweep_cluster.connected(cluster, min(workers, len(groups)), path)
       make_worker = stack.enter_context(crew).make_worker
     else:
-      make_worker = functools.partial(sweep_workers.Process, path)
+      make_worker = functools.partial(sweep_workers.Process, path, min(workers, len(groups)))
     here = workers == 1 and not cluster
     if here:
       with Doing('Starting TensorFlow', shown=show_progress), startup.loading():

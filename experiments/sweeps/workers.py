@@ -165,9 +165,11 @@ class Process(Worker):
   on its standard output. The end of its input is the end of its work.
   """
 
-  def __init__(self, folder: pathlib.Path, index: int, messages: Messages):
-    """Starts the process for the sweep in `folder`."""
+  def __init__(self, folder: pathlib.Path, workers: int, index: int, messages: Messages):
+    """Starts the process for the sweep in `folder`, one of so many workers."""
     super().__init__(index, messages)
+    # Workers share the cores. Small products took twice the time with threads beyond the share.
+    threads = max(1, len(os.sched_getaffinity(0)) // workers)
     logs = folder / 'logs'
     logs.mkdir(exist_ok=True)
     self._log = logs / f'worker_{index}.log'
@@ -176,7 +178,10 @@ class Process(Worker):
         [sys.executable, '-m', 'experiments.sweeps.workers', str(folder.resolve())],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
         # Paths of a configuration are relative to the parent's folder, which is theirs too.
-        env={**os.environ, 'PYTHONPATH': cluster.python_path()},
+        env={
+          'TF_NUM_INTRAOP_THREADS': str(threads), **os.environ,
+          'PYTHONPATH': cluster.python_path(),
+        },
         # A Ctrl-C on the terminal reaches the parent, which ends its workers in order.
         start_new_session=True,
       )  # fmt: skip

@@ -67,6 +67,16 @@ def test_clip_bounds_adversarial_records(value):
   assert _norm(_clip(_adaptive(initial_norm=0.7), record)['sum_state']) <= 0.7 * (1 + 1e-6)
 
 
+def test_the_norm_has_its_digits_at_every_scale_of_float32():
+  leaves = np.random.default_rng(0).normal(size=(2, 1000)).astype(np.float32)
+  expected = np.linalg.norm(leaves.astype(np.float64))
+  for exponent in range(-108, 116):  # of two: an exact change of scale
+    norm = float(queries._global_norm([tf.constant(x * 2.0**exponent) for x in leaves]))
+    assert norm == pytest.approx(expected * 2.0**exponent, rel=1e-5), exponent
+  # The control: the plain sum of squares.
+  assert float(tf.sqrt(tf.reduce_sum(tf.square(leaves * np.float32(2.0**-80))))) == 0.0
+
+
 _FLOATS = hypothesis.strategies.floats(width=32)  # NaN, infinities and denormals included
 
 

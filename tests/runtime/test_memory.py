@@ -1,0 +1,44 @@
+"""What a round frees stays with the process."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_FAULTS = """
+import resource
+
+import runtime
+
+def faults():
+  return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+b'x' * 2**26  # written, and freed at once
+before = faults()
+for _ in range(10):
+  b'x' * 2**26
+print(runtime.memory.keep(), faults() - before)
+"""
+_PAGES = 10 * 2**26 // os.sysconf('SC_PAGE_SIZE')
+
+
+def _run(**environment):
+  clean = {n: v for n, v in os.environ.items() if not n.startswith(('MALLOC_', 'GLIBC_'))}
+  done = subprocess.run(
+    [sys.executable, '-c', _FAULTS],
+    env={**clean, **environment}, capture_output=True, text=True, check=True,
+  )  # fmt: skip
+  changed, faults = done.stdout.split()
+  return changed == 'True', int(faults)
+
+
+@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='mallopt is of the GNU C library')
+def test_freed_arrays_are_used_again_and_the_users_own_settings_stand():
+  changed, faults = _run()
+  assert changed
+  assert faults < 0.05 * _PAGES
+  for own in ({'MALLOC_TOP_PAD_': '131072'}, {'GLIBC_TUNABLES': 'glibc.malloc.top_pad=131072'}):
+    changed, faults = _run(**own)
+    assert not changed
+    assert faults > 0.5 * _PAGES
