@@ -21,7 +21,7 @@ from privacy.rounding import rounded_up
 
 _MOST_PANELS = 6
 _WORDS = {**layout.WORDS, 'excess_risk': house.metric_words('excess_risk')}
-_BEST, _BETWEEN = '#000000', '#009E73'
+_BEST = '#6E6E6E'
 _CHOSEN = (
   'At each point the step size that is best by the value shown, CHOSEN ON TEST DATA as in the '
   'paper: these values are optimistic. alpha 0 is local learning, whose epsilon is 0.'
@@ -125,40 +125,35 @@ def draw_front(frame: pd.DataFrame) -> figure.Figure:
     frame: alpha, round (the first, by which the axis ends, and the last), value, epsilon, metric.
   """
   metric = frame['metric'].iloc[0]
-  last = frame[frame['round'] == frame['round'].max()].sort_values('epsilon', kind='stable')
+  # Lines end at the right, where the smallest epsilon stands.
+  last = frame[frame['round'] == frame['round'].max()]
+  last = last.sort_values('epsilon', kind='stable', ascending=False)
   private = _private(last)
   local = last.loc[last['alpha'] == 0, 'value'].head(1)
   drawing = figure.Figure(figsize=(6.4, 4.0), layout='constrained')
   axes = drawing.subplots()
-  for alpha in sorted(private['alpha'].unique()):
-    own = private[private['alpha'] == alpha]
-    x, y = own['epsilon'], own['value']
-    if math.isinf(alpha):
-      axes.plot(
-        x,
-        y,
-        color=layout.style_of('fedavg').colour,
-        linewidth=1.6,
-        linestyle='--',
-        label='global only',
-      )
-    else:
-      axes.plot(x, y, color=_BETWEEN, linewidth=0.9, alpha=0.6)
-  axes.plot([], [], color=_BETWEEN, linewidth=0.9, label='in between')
-  for value in local:
-    axes.axhline(
-      value, color=layout.style_of('local').colour, linewidth=1.6, linestyle=':', label='local only'
-    )
   high = sweep_table.is_better_high(metric)
   # What is open to somebody who may spend so much: also every model that costs less.
-  epsilons = sorted(private['epsilon'].unique())
+  epsilons = sorted(private['epsilon'].unique(), reverse=True)
   best = [
     (max if high else min)([*private.loc[private['epsilon'] <= e, 'value'], *local])
     for e in epsilons
   ]
-  axes.step(
-    epsilons, best, where='post', color=_BEST, linewidth=2.4, label='best personalised', zorder=1
-  )
+  axes.plot(
+    epsilons, best, color=_BEST, linewidth=9, alpha=0.3, solid_capstyle='round',
+    label='best personalised', zorder=1,
+  )  # fmt: skip
+  styles = _styles(last['alpha'])
+  for alpha in sorted(private['alpha'].unique()):
+    own = private[private['alpha'] == alpha]
+    words = 'global only' if math.isinf(alpha) else _alpha(alpha)
+    axes.plot(own['epsilon'], own['value'], **styles[alpha].keywords, label=words)
+  for value in local:
+    style = layout.style_of('local')
+    axes.axhline(
+      value, color=style.colour, linewidth=1.6, linestyle=style.keywords['linestyle'],
+      label='local only',
+    )  # fmt: skip
   axes.set_xscale('log')
   layout.ticks_apart(axes, epsilons, rounded_up)
   axes.invert_xaxis()
@@ -167,7 +162,7 @@ def draw_front(frame: pd.DataFrame) -> figure.Figure:
   _scale(axes, metric, frame)
   if not high:  # what is worse than the start is beyond; without it, no room is left for it
     axes.set_ylim(top=min(axes.get_ylim()[1], 1.5 * max([*private['value'], *local])))
-  axes.legend(fontsize=8)
+  house.label_ends(axes)
   return drawing
 
 

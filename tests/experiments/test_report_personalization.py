@@ -70,8 +70,8 @@ def test_every_round_has_its_own_best_step_size(folder):
 def test_the_front_takes_the_best_of_what_costs_no_more(folder):
   drawing = report_personalization.front(report_data.read([folder]))
   lines = {line.get_label(): line for line in drawing.drawing.axes[0].lines}
-  np.testing.assert_array_equal(lines['best personalised'].get_xydata(), [[2, 2], [20, 1]])
-  np.testing.assert_array_equal(lines['global only'].get_xydata(), [[2, 8], [20, 1.5]])
+  np.testing.assert_array_equal(lines['best personalised'].get_xydata(), [[20, 1], [2, 2]])
+  np.testing.assert_array_equal(lines['global only'].get_xydata(), [[20, 1.5], [2, 8]])
   assert set(lines['local only'].get_ydata()) == {3.0}
   assert drawing.drawing.axes[0].xaxis_inverted()
 
