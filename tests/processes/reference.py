@@ -53,21 +53,22 @@ class Reference:
 
   def dp_sgd(
     self, params, client, round_number, plan, *, learning_rate, penalty=None, inside_clip=False,
-    streams=(Stream.BATCH, Stream.DP_NOISE), share_of_steps=1.0,
+    streams=(Stream.BATCH, Stream.DP_NOISE), share_of_steps=1.0, indices=(),
   ):  # fmt: skip
-    """Steps of DP-SGD, with batches as the plan has them."""
+    """Steps of DP-SGD, with batches as the plan has them; `indices` tell trainings apart."""
     batches, noises = streams
     n, silo = self.sizes[client], plan.silo_parameters()
     root = NoiseKey.rehearsal(self.seed).words_of(client)
-    noise_key = random_streams.key(root, noises, round_number, client)
+    where = (round_number, client, *indices)
+    noise_key = random_streams.key(root, noises, *where)
     for step in range(round(share_of_steps * silo['steps_per_round'][client])):
       if plan.batches == 'poisson':
-        coins = self.uniform(root, batches, round_number, client, step)[:n]
+        coins = self.uniform(root, batches, *where, step)[:n]
         batch = np.flatnonzero(coins < silo['sampling_rate'][client])
       else:
         size = int(silo['batch_size'][client])
         epoch, piece = divmod(step, n // size)
-        order = np.argsort(self.uniform(root, batches, round_number, client, epoch)[:n])
+        order = np.argsort(self.uniform(root, batches, *where, epoch)[:n])
         batch = order[piece * size : (piece + 1) * size]
       total = np.zeros_like(params)
       for i in batch:

@@ -8,6 +8,9 @@ from scipy import stats
 
 from privacy.tuning import PrivateTuning
 from processes import tuned_mr_mtl
+from runtime import random_streams
+from runtime.noise_key import NoiseKey
+from runtime.random_streams import Stream
 from tests.processes import reference as numpy_loops
 from tests.processes import small_federation as small
 
@@ -61,6 +64,44 @@ def test_a_run_with_the_pivots_lambda_and_without_noise_is_the_pivot():
   np.testing.assert_allclose(found[:, 0], pivots, rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(found[[0, 2], 1], pivots[[0, 2]], rtol=1e-5, atol=1e-6)
   assert np.all(found[1, 1] == 0.0)  # a silo makes no more runs than it drew
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('inside_clip', [False, True])
+def test_runs_in_numpy(inside_clip):
+  """Appendix F.3: each run of a silo is MR-MTL with a lambda, batches and noise of its own."""
+  data, counts = small.regression_data(sizes=[8, 5, 2]), [3, 1, 2]
+  run = _run(data, runs=counts, regularizer_inside_clip=inside_clip)
+  reference = numpy_loops.Reference(data)
+
+  def train(model, k, t, strength, mean, **options):
+    return reference.dp_sgd(
+      model, k, t, run.plan, learning_rate=0.1, inside_clip=inside_clip,
+      penalty=lambda w: strength * (w - mean), **options,
+    )  # fmt: skip
+
+  def drawn(k, s):
+    key = random_streams.key(NoiseKey.rehearsal(0).words_of(k), Stream.TUNING, k, s)
+    return LAMBDAS[int(float(random_streams.uniform(key, [])) * len(LAMBDAS))]
+
+  strength = float(run.server['hyperparameters']['mtl_lambda'])
+  personal = Stream.PERSONAL_BATCH, Stream.PERSONAL_NOISE
+  pivots, mean = np.zeros([3, 4]), np.zeros(4)
+  models = {(k, s): np.zeros(4) for k in range(3) for s in range(counts[k])}
+  for t in range(3):
+    models = {
+      (k, s): train(model, k, t, drawn(k, s), mean, streams=personal, indices=(s,))
+      for (k, s), model in models.items()
+    }
+    new = np.stack([train(pivots[k], k, t, strength, mean) for k in range(3)])
+    mean, pivots = mean + (new - pivots).mean(0), new
+  found = numpy_loops.parameter_vector(run.clients['runs'])
+  for (k, s), model in models.items():
+    np.testing.assert_allclose(found[k, s], model, rtol=1e-4, atol=1e-6)
+  assert len({drawn(k, s) for k, s in models}) > 1
+  # The other place of the pull gives other numbers.
+  other = _run(data, runs=counts, regularizer_inside_clip=not inside_clip)
+  assert np.abs(numpy_loops.parameter_vector(other.clients['runs']) - found).max() > 1e-3
 
 
 @pytest.mark.slow
