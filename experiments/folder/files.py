@@ -62,6 +62,44 @@ def _in_words(value: Any) -> Any:
   return 'inf' if isinstance(value, float) and value == math.inf else value
 
 
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+  """Waits until no other process or thread changes a file, and keeps them from it.
+
+  It holds for those who lock it, too. The lock is a file of its own beside `path`, which a write
+  replaces; nothing is left of it.
+
+  Raises:
+    WriteError: the folder cannot be written.
+  """
+  lock = path.parent / f'.{path.name}.lock'
+  try:
+    file = _flocked(lock)
+  except OSError as error:
+    raise WriteError(path, error) from error
+  try:
+    yield
+  finally:
+    lock.unlink(missing_ok=True)
+    file.close()
+
+
+def _flocked(lock: pathlib.Path) -> IO[str]:
+  while True:
+    file = open(lock, 'a')  # noqa: SIM115 - held open on purpose
+    fcntl.flock(file, fcntl.LOCK_EX)
+    if _is_at(file, lock):
+      return file
+    file.close()  # its owner has removed it since we opened it
+
+
+def _is_at(file: IO[str], path: pathlib.Path) -> bool:
+  try:
+    return os.fstat(file.fileno()).st_ino == path.stat().st_ino
+  except FileNotFoundError:
+    return False
+
+
 def remove_temporaries(folder: pathlib.Path) -> None:
   """Removes what a killed process left half-written. Call with the folder locked."""
   for path in folder.rglob(_TEMPORARY_PREFIX + '*'):
@@ -87,7 +125,7 @@ class FolderLock:
     """
     self._path = folder / '.lock'
     self._file = self._open()
-    while not self._is_current():  # its owner has removed it since we opened it
+    while not _is_at(self._file, self._path):  # its owner has removed it since we opened it
       self._file.close()
       self._file = self._open()
     self._file.truncate(0)
@@ -107,12 +145,6 @@ class FolderLock:
         'wait for it or choose another folder.'
       ) from None
     return file
-
-  def _is_current(self) -> bool:
-    try:
-      return os.fstat(self._file.fileno()).st_ino == self._path.stat().st_ino
-    except FileNotFoundError:
-      return False
 
   def release(self, *, remove: bool = False) -> None:
     """Gives the folder free. May be called again.

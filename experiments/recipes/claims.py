@@ -174,7 +174,7 @@ def read_verdicts() -> dict[str, dict[str, Verdict]]:
 
 
 def write_verdicts(verdicts: Mapping[str, Mapping[str, Verdict]]) -> None:
-  """Stores verdicts, sorted."""
+  """Stores verdicts, sorted, in the place of all that are stored; `store` adds some."""
   plain = {
     id_: {
       data: {n: v for n, v in dataclasses.asdict(verdict).items() if v not in ('', 0)}
@@ -184,6 +184,23 @@ def write_verdicts(verdicts: Mapping[str, Mapping[str, Verdict]]) -> None:
   }
   text = json.dumps(plain, indent=1, ensure_ascii=False) + '\n'
   files.write_atomically(_STORE, text.encode())
+
+
+def store(found: Mapping[str, Mapping[str, Verdict]]) -> dict[str, dict[str, Verdict]]:
+  """Adds verdicts to the stored ones, whoever else does so now; returns them all.
+
+  Runs that judge other claims may have stored theirs since this one began, so that what is stored
+  is read again here. Remarks beside earlier verdicts stay.
+  """
+  with files.locked(_STORE):
+    stored = read_verdicts()
+    for id_, by_data in found.items():
+      before = stored.setdefault(id_, {})
+      for data, verdict in by_data.items():
+        remark = verdict.remark or (before[data].remark if data in before else '')
+        before[data] = dataclasses.replace(verdict, remark=remark)
+    write_verdicts(stored)
+  return stored
 
 
 def read_own_messages() -> list[dict[str, str]]:
@@ -366,7 +383,7 @@ def run(
   for name in dict.fromkeys(judge.recipe for _, judge in every if judge.recipe):
     recipes.get_data(recipes.read(name), data_dir, say)
   today = today or datetime.datetime.now(datetime.UTC).date().isoformat()
-  stored = read_verdicts()
+  found: dict[str, dict[str, Verdict]] = {}
   tables: dict[str, Mapping[str, pd.DataFrame]] = {}
   for claim, judge in every:
     for name in filter(None, (judge.recipe, *judge.with_.values())):
@@ -381,17 +398,21 @@ def run(
       finding = judge_counts(claim, judge, data_dir)
     else:
       finding = judge_runs(claim, judge, tables)
-    by_data = stored.setdefault(claim.id, {})
-    before = by_data.get(judge.data)
-    by_data[judge.data] = Verdict(
+    found.setdefault(claim.id, {})[judge.data] = Verdict(
       verdict=NOT_RUN if finding.met is None else MET if finding.met else NOT_MET,
       text=finding.text,
       seeds=finding.seeds,
       date=today,
-      remark=before.remark if before else '',
     )
-  write_verdicts(stored)
-  return stored
+  return store(found)
+
+
+def write_page() -> str:
+  """Writes the page of all that is stored, and returns it."""
+  with files.locked(_STORE):  # else it may take the place of a page with more verdicts
+    text = page(read(), read_verdicts())
+    files.write_atomically(PAGE, text.encode())
+  return text
 
 
 # ------------------------------------------------------------ the page
@@ -468,9 +489,7 @@ def main(argv: Sequence[str]) -> int:
         own.run.split(','), data_dir=own.data_dir, output=pathlib.Path(own.output_dir),
         workers=own.workers,
       )  # fmt: skip
-    text = page(read(), read_verdicts())
-    if own.run:
-      files.write_atomically(PAGE, text.encode())
+    text = write_page() if own.run else page(read(), read_verdicts())
     printing.out(text.rstrip('\n'))
     return 0
   except (ValueError, OSError, MemoryError) as error:

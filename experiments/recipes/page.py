@@ -39,6 +39,7 @@ def write(
   drawings: pathlib.Path,
   changed: str = '',
   spent: Sequence[str] = (),
+  missing: Sequence[str] = (),
 ) -> pathlib.Path:
   """Writes NAME.md, and its pictures with their tables under images/.
 
@@ -52,6 +53,7 @@ def write(
     drawings: folder of the figures.
     changed: what is to be said if the settings are not the recipe's.
     spent: what all runs spend together, sentences (`spent.together`).
+    missing: what cannot be had, sentences (`reproduce.cannot_be_had`).
 
   Returns:
     The page's path.
@@ -73,6 +75,7 @@ def write(
     ('data', ', '.join(f'`{name}`' for name in recipe.dataset_files) or recipe.data_at_hand),
     ('command', f'`{command}`'),
     ('time', show_seconds(seconds) + _machine(runs)),
+    *(('cannot be had', sentence.replace('|', '/')) for sentence in missing),
     *(('privacy', guarantee) for guarantee in _guarantees(runs)),
     *(('privacy of all runs', sentence) for sentence in spent),
   ]

@@ -24,8 +24,9 @@ from datasets import files as data_files
 from datasets import sources
 from experiments.config import flags as experiment_flags
 from experiments.config import launcher, sweep_flags
-from experiments.config.experiment import given_flags, settings
+from experiments.config.experiment import ExperimentConfig, given_flags, settings
 from experiments.folder.metrics import EVERYONE
+from experiments.recipes.impossible import Impossible, from_json
 from experiments.running.progress import show_seconds
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps.grid import Grid
@@ -52,6 +53,7 @@ class Recipe:
       parts.
     values: the numbers to be met.
     comparisons: what must be better than what.
+    impossible: runs that cannot be had, said beforehand; any other that fails fails the recipe.
     after: rounds before the last one after which numbers are wanted in any case.
     figures: names of the report's figures which show what the paper's shows.
     notes: what a reader has to know, such as how open hyper-parameters were chosen.
@@ -68,6 +70,7 @@ class Recipe:
   analysis: str = ''
   values: tuple['Value', ...] = ()
   comparisons: tuple['Comparison', ...] = ()
+  impossible: tuple[Impossible, ...] = ()
   after: tuple[int, ...] = ()
   figures: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
@@ -76,6 +79,9 @@ class Recipe:
   def __post_init__(self):
     if bool(self.parts) == bool(self.analysis):
       raise ValueError('it needs either parts or an analysis.')
+    for impossible in self.impossible:
+      if impossible.part not in self.parts:
+        raise ValueError(f'{impossible.part!r} is no part in which runs could be impossible.')
 
   @property
   def flagfile(self) -> pathlib.Path:
@@ -126,6 +132,10 @@ class Recipe:
         raise ValueError(f'--{one}: recipe {self.name} compares values of it; it cannot be given.')
     return grid
 
+  def is_impossible(self, part: str, config: ExperimentConfig, reason: str) -> bool:
+    """Whether it was expected that a run of a part fails for such a reason."""
+    return any(one.part == part and one.covers(config, reason) for one in self.impossible)
+
   def early_rounds(self, part: str) -> list[int]:
     """The rounds before the last one after which a number of a part is wanted."""
     selectors = [value.selector for value in self.values]
@@ -169,8 +179,7 @@ class Selector:
     frame = frame[frame['group'] == self.group]
     for name, value in self.where.items():
       if name in frame:  # a setting that all runs share is no column
-        # JSON has no infinity: it is written 'inf'.
-        frame = frame[frame[name] == (float(value) if value == 'inf' else value)]
+        frame = frame[frame[name] == from_json(value)]
     scores = _over_seeds(frame[frame['metric'] == self.metric])
     if len(scores) > 1 and self.best:
       validation = _over_seeds(frame[frame['metric'] == self.metric.replace('test', 'validation')])
@@ -259,6 +268,7 @@ def read(name: str) -> Recipe:
         for c in raw.pop('comparisons', ())
       ),
       dataset_files=tuple(raw.pop('dataset_files', ())),
+      impossible=tuple(Impossible(**one) for one in raw.pop('impossible', ())),
       after=tuple(raw.pop('after', ())),
       figures=tuple(raw.pop('figures', ())),
       notes=tuple(raw.pop('notes', ())),

@@ -32,6 +32,7 @@ from experiments.recipes import recipes
 from experiments.recipes.recipes import Recipe
 from experiments.running import printing, startup
 from experiments.running.progress import Doing, say, show, show_mean, show_seconds
+from experiments.sweeps import record
 from experiments.sweeps import table as sweep_table
 from settings import Group
 
@@ -60,7 +61,10 @@ def run(
     cluster: likewise.
 
   Returns:
-    The table of each part, with the column `setting`.
+    The table of each part, with the column `setting`, without what the recipe says cannot be had.
+
+  Raises:
+    ValueError: a flag, or runs that failed and were not expected to.
   """
   with startup.quiet():
     from experiments.sweeps import sweep
@@ -71,14 +75,31 @@ def run(
   for part in recipe.parts:
     folder = output / part
     say(f'{recipe.name}, part {part}')
-    result = sweep.run(
-      recipe.grid(part, extra), folder=folder, resume=(folder / 'sweep.json').exists(),
-      workers=workers, cluster=cluster, select_on=sweep_flags.NOTHING,
-    )  # fmt: skip
+    grid = recipe.grid(part, extra)
+    try:
+      result = sweep.run(
+        grid, folder=folder, resume=(folder / 'sweep.json').exists(), workers=workers,
+        cluster=cluster, select_on=sweep_flags.NOTHING,
+      )  # fmt: skip
+    except sweep.RunsFailed as failed:
+      configs = grid.runs()
+      reasons = failed.failures.items()
+      if not all(recipe.is_impossible(part, configs[name], why) for name, why in reasons):
+        raise
+      result = failed.result
     runs = [sweep_table.Run.read(path) for path in sorted((folder / 'runs').iterdir())]
     early = [sweep_table.build(runs, after=round_) for round_ in recipe.early_rounds(part)]
     tables[part] = pd.concat([result.table, *early], ignore_index=True)
   return {part: _with_settings(table) for part, table in tables.items()}
+
+
+def cannot_be_had(recipe: Recipe, output: pathlib.Path) -> list[str]:
+  """What the parts of a recipe that was run have not, and why: a sentence for each reason."""
+  return [
+    f'{part}, {words}'
+    for part in recipe.parts
+    for words in record.in_words(record.read_failures(output / part))
+  ]
 
 
 def _with_settings(table: pd.DataFrame) -> pd.DataFrame:
@@ -209,6 +230,7 @@ def reproduce(
       )
   finally:
     clock.stop()
+  missing = cannot_be_had(recipe, output)
   verdict = compare(recipe, tables)
   with files.writing_atomically(output / 'verdict.csv') as temporary:
     verdict.to_csv(temporary, index=False)
@@ -224,6 +246,7 @@ def reproduce(
       'command': command,
       'seconds': clock.seconds,
       'met': bool(verdict['met'].all()),
+      'cannot_be_had': missing,
       'numbers': json.loads(verdict.to_json(orient='records')),
     },
   )
@@ -238,17 +261,20 @@ def reproduce(
     runs = [path for folder in folders for path in report_data.find_runs(folder)]
     report.write(
       folders, drawings, title=f'{recipe.title} ({recipe.paper}, {recipe.source}). {changed}',
-      verdict=verdict, notes=recipe.all_notes,
+      verdict=verdict,
+      notes=[*recipe.all_notes, *(f'Cannot be had: {sentence}' for sentence in missing)],
     )  # fmt: skip
     spent = spent_by.together(runs)
     files.write_json(output / 'spent.json', {'together': spent})
   for folder in filter(None, (page_dir, output)):
     page = recipe_page.write(
       folder, recipe, verdict, command=command, seconds=clock.seconds, runs=runs,
-      drawings=drawings, changed=changed, spent=spent,
+      drawings=drawings, changed=changed, spent=spent, missing=missing,
     )  # fmt: skip
   print(f'\n{recipe.title}\n{recipe.paper}, {recipe.source}. {changed}\n')
   print('\n'.join(verdict_lines(verdict)))
+  for sentence in missing:
+    print(textwrap.fill(f'Cannot be had, as expected: {sentence}', 100))
   print(*spent, sep='\n')
   for note in recipe.all_notes:
     print(textwrap.fill(note, 96, initial_indent='- ', subsequent_indent='  '))

@@ -51,12 +51,14 @@ def run_all(
   checkpoint_folder: pathlib.Path,
   caught: interruption.Interruption,
   report: Report,
+  refuse: sharing.Refuse,
   warn: Callable[[str], None] = lambda message: None,
   parts: Parts = _NO_PARTS,
 ) -> None:
   """Runs configurations of one `sweep_grid.program_key`, each into its own folder.
 
-  What is finished is not repeated; the others are what they are without it.
+  What is finished is not repeated, and what cannot be had is left out; the others are what they
+  are without it.
 
   Args:
     configs: by name; `output_dir` is the run's folder.
@@ -65,7 +67,8 @@ def run_all(
     checkpoint_folder: where the state of unfinished batches is kept.
     caught: to stop between two rounds.
     report: told how far it is.
-    warn: told, before any round, of budgets that let nothing be learnt.
+    refuse: told of each run that cannot be had by itself, most often for its privacy budget.
+    warn: told, before any round, of those, and of budgets that let nothing be learnt.
     parts: what takes the place of what the configurations name.
 
   Raises:
@@ -74,7 +77,17 @@ def run_all(
   """
   first = next(iter(configs.values()))
   sweep = Sweep(settings=num_settings, runs=num_settings if num_runs is None else num_runs)
-  experiments = sharing.build_all(configs, parts)
+  refused: dict[str, str] = {}
+
+  def refuse_one(name: str, error: ValueError) -> None:
+    refused[name] = str(error)
+    refuse(name, error)
+
+  experiments = sharing.build_all(configs, parts, refuse_one)
+  for message in record.in_words(refused):
+    warn(f'Warning: cannot be run: {message}')
+  if not experiments:
+    return
   for message in dict.fromkeys(e.warning for e in experiments.values() if e.warning):
     warn(message)
   if (
@@ -83,7 +96,10 @@ def run_all(
     or any(e.is_loaded_by_cohort or e.method.releases for e in experiments.values())
   ):
     for name, experiment in _unfinished(experiments).items():
-      _run_alone(name, experiment, sweep, report, parts)
+      try:
+        _run_alone(name, experiment, sweep, report, parts)
+      except ValueError as error:
+        refuse(name, error)
     return
   with runner.create_runtime(first) as machine:
     for names in sharing.batches(experiments):
@@ -102,7 +118,8 @@ def _run_alone(
 ) -> None:
   """A run by itself: TFF's own runtime, data loaded by cohort, a final release, a filter."""
   config = experiment.config
-  report(0, config.rounds, 1)
+  # A budget that allows no round is refused before there is a folder.
+  report(0, experiment.last_round, 1)
   folder = _open_folder(config)
   try:
     result = runner.run(

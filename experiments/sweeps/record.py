@@ -31,6 +31,7 @@ class How:
 
 
 _DEFAULT = How()
+_NONE: Mapping[str, str] = {}
 
 
 def is_finished(config: ExperimentConfig) -> bool:
@@ -175,12 +176,44 @@ def _show(value: Any) -> str:
 
 
 def write(
-  path: pathlib.Path, grid: Grid, selection: list[dict[str, Any]], how: How = _DEFAULT
+  path: pathlib.Path,
+  grid: Grid,
+  selection: list[dict[str, Any]],
+  how: How = _DEFAULT,
+  failures: Mapping[str, str] = _NONE,
 ) -> None:
-  """Writes sweep.json: the grid, how it is run, and the best settings."""
+  """Writes sweep.json: the grid, how it is run, the best settings, and what failed, with why."""
   files.write_json(
-    path / 'sweep.json', {'grid': grid.to_json(), 'how': how.to_json(), 'selection': selection}
+    path / 'sweep.json',
+    {
+      'grid': grid.to_json(),
+      'how': how.to_json(),
+      'selection': selection,
+      'failures': dict(failures),
+    },
   )
+
+
+def read_failures(folder: pathlib.Path) -> dict[str, str]:
+  """The runs of a folder's sweep that failed when it was last run, each with the reason."""
+  return json.loads((folder / 'sweep.json').read_text()).get('failures', {})
+
+
+def in_words(failures: Mapping[str, str]) -> list[str]:
+  """What failed, and why: a sentence for each reason."""
+  by_reason: dict[str, list[str]] = {}
+  for name, reason in failures.items():
+    by_reason.setdefault(' '.join(reason.split()), []).append(name)
+  return [f'{_together(names)}: {reason}' for reason, names in by_reason.items()]
+
+
+def _together(names: Sequence[str]) -> str:
+  """Some runs in few words: how many, and the settings that all of them have."""
+  first, *others = [name.split(',') for name in names]
+  if not others:
+    return names[0]
+  common = [setting for setting in first if all(setting in other for other in others)]
+  return f'{len(names)} runs' + (f' with {",".join(common)}' if common else f', such as {names[0]}')
 
 
 def read_how(folder: pathlib.Path) -> 'How':

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,30 @@ from experiments.running.parts import Parts
 from experiments.sweeps import grid as sweep_grid
 from runtime.noise_key import NoiseKey
 
+# (name of a run, why it cannot be had)
+Refuse = Callable[[str, ValueError], None]
+
 _NO_PARTS = Parts()
 _STATE_BYTES_AT_ONCE = 2**31  # of the clients' states; more settings go into another batch
 
 
+def _raise(name: str, error: ValueError) -> None:
+  raise error
+
+
 def build_all(
-  configs: Mapping[str, ExperimentConfig], parts: Parts = _NO_PARTS
+  configs: Mapping[str, ExperimentConfig], parts: Parts = _NO_PARTS, refuse: Refuse = _raise
 ) -> dict[str, Experiment]:
   """Builds experiments, sharing data sets and, as far as can be, TFF processes.
 
   Args:
     configs: by name.
     parts: what takes the place of what the configurations name.
+    refuse: told of each that cannot be had, such as for a budget that cannot be met; the others
+      are built. By default the first one's error is raised.
+
+  Raises:
+    ValueError: of `refuse`.
   """
   loaded: dict[str, Any] = {}
   built: list[Experiment] = []
@@ -39,12 +51,25 @@ def build_all(
       [config.dataset, config.dataset_options, config.data_dir, config.seed,
        config.min_examples, config.validation_fraction]
     )  # fmt: skip
-    if key not in loaded:
-      loaded[key] = loading.load_dataset(config, parts.dataset)
-    own = pathlib.Path(config.output_dir) if config.output_dir else None
-    noise_key = noise_keys.acquire(config, own)
-    result[name] = _variant_of(built, config, loaded[key], noise_key, parts)
+    try:
+      if key not in loaded:
+        loaded[key] = _loaded(config, parts)
+      if isinstance(loaded[key], ValueError):
+        raise loaded[key]
+      own = pathlib.Path(config.output_dir) if config.output_dir else None
+      noise_key = noise_keys.acquire(config, own)
+      result[name] = _variant_of(built, config, loaded[key], noise_key, parts)
+    except ValueError as error:
+      refuse(name, error)
   return result
+
+
+def _loaded(config: ExperimentConfig, parts: Parts) -> Any:
+  """The data, or the error: what cannot be loaded is not tried again for each run."""
+  try:
+    return loading.load_dataset(config, parts.dataset)
+  except ValueError as error:
+    return error
 
 
 def _variant_of(

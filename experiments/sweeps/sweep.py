@@ -1,6 +1,6 @@
 """Sweeps: a grid of settings and seeds in as few compiled programs as can be.
 
-  sweep.json       the grid, the runs, and the best settings
+  sweep.json       the grid, the runs, the best settings, and which runs failed
   runs/<name>/     every run, an ordinary run folder
   table.parquet    the last metrics of all runs, one row per run, group and metric
   table.csv        the same
@@ -9,7 +9,7 @@
   logs/            what the workers had to say
 
 A sweep that was stopped or killed continues with --resume; finished runs stay as they
-are. Importing this module does not import TensorFlow.
+are, and failed ones are tried again. Importing this module does not import TensorFlow.
 """
 
 import contextlib
@@ -59,6 +59,20 @@ class SweepResult:
   table: Any
   selection: list[dict[str, Any]]
   report: str
+
+
+class RunsFailed(ValueError):
+  """Some runs of a sweep failed, and the others are finished.
+
+  Attributes:
+    failures: by the run's name, why.
+    result: the sweep without them.
+  """
+
+  def __init__(self, message: str, failures: Mapping[str, str], result: SweepResult):
+    super().__init__(message)
+    self.failures = dict(failures)
+    self.result = result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,8 +174,8 @@ def run(
 
   Raises:
     Interrupted: a signal came; what was done is kept.
-    ValueError: a setting that is no experiment, another sweep in the folder, no such
-      cluster, or runs that failed; the others are finished then.
+    ValueError: a setting that is no experiment, another sweep in the folder, or no such cluster.
+    RunsFailed: a `ValueError`, too: runs that failed; the others are finished then.
     OSError: the folder cannot be written.
   """
   if workers < 1:
@@ -209,15 +223,22 @@ def run(
       failures = _run_what_is_left(path, grid, runs, workers, cluster, show_progress, parts)
     finally:
       nothing = record.leave(path, runs, fresh=fresh)
+    # Of a program that failed as a whole some may be finished.
+    left = {n: r for n, r in failures.items() if not record.is_finished(runs[n])}
+    failures = left or failures
     if failures and nothing:
-      raise ValueError(f'All {len(runs)} runs failed: {next(iter(failures.values()))}')
+      words = record.in_words(failures)
+      raise ValueError(
+        f'All {len(runs)} runs failed: '
+        + (next(iter(failures.values())) if len(words) == 1 else ' '.join(map(_ended, words)))
+      )
     for config in filter(record.is_finished, runs.values()):
       noise_keys.forget(pathlib.Path(config.output_dir))  # also if killed just before
     table = sweep_table.build([sweep_table.Run.read(path / 'runs' / n) for n, config in runs.items()
                                if record.is_finished(config)])  # fmt: skip
     sweep_table.write(table, path)
     selection = sweep_table.select(table, on=select_on)
-    record.write(path, grid, selection, how)
+    record.write(path, grid, selection, how, failures)
   except interruption.Interrupted as stopped:
     again = f'stopped; continue with {launcher.resume(path)}'
     raise interruption.Interrupted(
@@ -228,14 +249,22 @@ def run(
     if fresh and nothing and (made or not given_folder):
       with contextlib.suppress(OSError):
         path.rmdir()
+  report = _closing_words(table, selection, select_on)
+  result = SweepResult(folder=path, table=table, selection=selection, report=report)
   if failures:
     done = sum(map(record.is_finished, runs.values()))
-    raise ValueError(
-      f'{len(runs) - done} of {len(runs)} runs failed: {next(iter(failures.values()))} '
-      f'The others are in {path}; {launcher.resume(path)} tries again.'
+    raise RunsFailed(
+      f'{len(runs) - done} of {len(runs)} runs failed. '
+      f'{" ".join(map(_ended, record.in_words(failures)))} '
+      f'The others are in {path}; {launcher.resume(path)} tries again.',
+      failures,
+      result,
     )
-  report = _closing_words(table, selection, select_on)
-  return SweepResult(folder=path, table=table, selection=selection, report=report)
+  return result
+
+
+def _ended(sentence: str) -> str:
+  return sentence if sentence.endswith('.') else f'{sentence}.'
 
 
 def _run_what_is_left(
@@ -275,7 +304,8 @@ def _run_what_is_left(
 def _run_here(path, grid, runs, groups, caught, progress, parts) -> dict[str, str]:
   from experiments.sweeps import program as sweep_program
 
-  failures = {}
+  failures: dict[str, str] = {}
+  refused: dict[str, str] = {}  # by themselves: their reason is the better one
   for names in groups:
     progress.begins(0, names)
     try:
@@ -284,11 +314,12 @@ def _run_here(path, grid, runs, groups, caught, progress, parts) -> dict[str, st
         num_settings=record.num_settings(grid), num_runs=len(grid.runs()),
         checkpoint_folder=path / 'checkpoints', caught=caught,
         report=lambda *state: progress.reports(0, *state), warn=progress.warn, parts=parts,
+        refuse=lambda name, error: refused.update({name: str(error)}),
       )  # fmt: skip
     except (ValueError, OSError, MemoryError) as error:
       failures.update(dict.fromkeys(names, str(error)))
     progress.ends(0, names)
-  return failures
+  return {**failures, **refused}
 
 
 def _with_spent(result: SweepResult) -> SweepResult:

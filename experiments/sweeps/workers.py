@@ -42,8 +42,8 @@ class Worker(abc.ABC):
     Args:
       index: which worker it is.
       messages: where what it tells goes: its `state` (rounds done, of how many, of how many
-        runs), what it has to `warn` of, that its runs are `finished`, that they `failed` and why,
-        or that it `died`.
+        runs), what it has to `warn` of, that its runs are `finished` or that they `failed` and why,
+        both with those that were `refused` by themselves, or that it `died`.
     """
     self.index = index
     self.names: list[str] = []
@@ -135,12 +135,12 @@ def run(
         progress.reports(worker.index, *message['state'])
       elif 'warn' in message:
         progress.warn(message['warn'])
-      elif 'finished' in message:
-        progress.ends(worker.index, worker.release()[0])
-      elif 'failed' in message:
+      elif 'finished' in message or 'failed' in message:
         names, _ = worker.release()
         progress.ends(worker.index, names)
-        failures.update(dict.fromkeys(names, str(message['failed'])))
+        if 'failed' in message:
+          failures.update(dict.fromkeys(names, str(message['failed'])))
+        failures.update(message['refused'])
       elif worker is crew.get(worker.index):  # it died
         names, attempt = worker.release()
         if names and attempt < ATTEMPTS:
@@ -243,16 +243,18 @@ class Programs:
     Raises:
       Interrupted: a signal came; what was done is kept.
     """
+    refused: dict[str, str] = {}
     try:
       with interruption.Interruption() as caught:
         self._program.run_all(
           {name: self._configs[name] for name in names}, caught=caught, report=report, warn=warn,
           num_settings=record.num_settings(self._grid), num_runs=len(self._grid.runs()),
           checkpoint_folder=self._folder / 'checkpoints',
+          refuse=lambda name, error: refused.update({name: str(error)}),
         )  # fmt: skip
     except (ValueError, OSError, MemoryError) as error:
-      return {'failed': str(error)}
-    return {'finished': True}
+      return {'failed': str(error), 'refused': refused}
+    return {'finished': True, 'refused': refused}
 
 
 def work(folder: pathlib.Path) -> int:

@@ -1,16 +1,19 @@
 """The claims: complete, as they were written, judged by something, and the page in step."""
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
+import threading
 
 import pandas as pd
 import pytest
 
 from analysis.claims import feo2, ppsgd, silo
 from analysis.claims.pairs import Pair
+from experiments.folder import files
 from experiments.recipes import claims, measures, recipes
 
 CLAIMS = claims.read()
@@ -277,6 +280,58 @@ def test_the_command_prints_the_page_and_refuses_what_it_does_not_know(capsys):
   assert capsys.readouterr().out == claims.PAGE.read_text()
   assert claims.main(['claims', '--run=nothing-of-this-name']) == 2
   assert '--run=nothing-of-this-name is no claim' in capsys.readouterr().err
+
+
+def _judge_at_once(monkeypatch, tmp_path):
+  """Two commands at the same time, each with a verdict of its own; what is stored after them."""
+  first, second = [c for c in CLAIMS if len(c.judges) == 1 and c.judges[0].theory][:2]
+  monkeypatch.setattr(claims, '_STORE', tmp_path / 'verdicts.json')
+  monkeypatch.setattr(claims, 'PAGE', tmp_path / 'claims.md')
+  before = claims.Verdict(verdict=claims.NOT_RUN, text='earlier', remark='2026: a remark')
+  claims.write_verdicts({first.id: {first.judges[0].data: before}})
+  monkeypatch.setattr(claims, 'judge_theory', lambda *_: claims.Finding(met=True, text='judged'))
+  read, reading = claims.read_verdicts, threading.Barrier(2)
+
+  def read_beside_the_other():
+    stored = read()
+    with contextlib.suppress(threading.BrokenBarrierError):  # locked out, it does not come
+      reading.wait(timeout=0.3)
+    return stored
+
+  monkeypatch.setattr(claims, 'read_verdicts', read_beside_the_other)
+  commands = [
+    threading.Thread(target=claims.main, args=(['claims', f'--run={claim.id}'],))
+    for claim in (first, second)
+  ]
+  for command in commands:
+    command.start()
+  for command in commands:
+    command.join()
+  stored = read()
+  found = {
+    claim.id: stored.get(claim.id, {}).get(claim.judges[0].data) for claim in (first, second)
+  }
+  return [verdict for verdict in found.values() if verdict and verdict.text == 'judged'], stored
+
+
+def test_verdicts_of_two_commands_at_once_are_all_stored(monkeypatch, tmp_path):
+  judged, stored = _judge_at_once(monkeypatch, tmp_path)
+  assert len(judged) == 2
+  assert [verdict.remark for verdict in judged] == ['2026: a remark', '']
+  assert (tmp_path / 'claims.md').read_text() == claims.page(CLAIMS, stored)
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['claims.md', 'verdicts.json']
+
+
+def test_without_the_lock_a_verdict_is_lost(monkeypatch, tmp_path):
+  """The negative control: what the test above does not see by luck."""
+
+  def write(path, content):  # temporary names are a process's, and these are threads of one
+    path.write_bytes(content)
+
+  monkeypatch.setattr(files, 'locked', lambda path: contextlib.nullcontext())
+  monkeypatch.setattr(files, 'write_atomically', write)
+  judged, _ = _judge_at_once(monkeypatch, tmp_path)
+  assert len(judged) == 1
 
 
 def test_own_messages_are_listed_with_their_date():

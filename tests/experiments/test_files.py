@@ -6,6 +6,8 @@ import os
 import pathlib
 import pickle
 import re
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -137,6 +139,47 @@ def test_a_lock_is_free_after_release(tmp_path):
     files.FolderLock(tmp_path)
   lock.release()
   files.FolderLock(tmp_path).release()
+
+
+_COUNTING = """
+import contextlib, pathlib, sys, time
+from experiments.folder import files
+path, lock = pathlib.Path(sys.argv[1]), sys.argv[2] == 'locked'
+path.with_name(sys.argv[3]).touch()
+while len(list(path.parent.glob('ready_*'))) < 2:
+  time.sleep(0.001)
+for _ in range(30):
+  with files.locked(path) if lock else contextlib.nullcontext():
+    number = int(path.read_text())
+    time.sleep(0.002)
+    files.write_atomically(path, str(number + 1).encode())
+"""
+
+
+@pytest.mark.parametrize('how', ['locked', 'free'])
+def test_two_processes_change_a_file_in_turn(tmp_path, how):
+  """Each adds one to a number, thirty times; without the lock they lose some."""
+  path = tmp_path / 'number'
+  path.write_text('0')
+  counting = [
+    subprocess.Popen(
+      [sys.executable, '-c', _COUNTING, str(path), how, f'ready_{i}'],
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    )
+    for i in range(2)
+  ]  # fmt: skip
+  assert [process.wait(timeout=120) for process in counting] == [0, 0]
+  number = int(path.read_text())
+  assert number == 60 if how == 'locked' else number < 60
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['number', 'ready_0', 'ready_1']
+
+
+def test_a_lock_that_cannot_be_had_is_one_line(tmp_path):
+  with (
+    pytest.raises(files.WriteError, match=r'cannot write .*no/such'),
+    files.locked(tmp_path / 'no' / 'such'),
+  ):
+    pass
 
 
 def test_the_table_survives_parquet(tmp_path):

@@ -309,6 +309,75 @@ def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   assert json.loads((output / 'time.json').read_text())['seconds'] < 1.5 * before
 
 
+IMPOSSIBLE = {
+  'part': 'p', 'where': {'noise_multiplier': 5}, 'because': 'would spend the budget',
+}  # fmt: skip
+
+
+def _with_impossible_runs(folder, monkeypatch, **changes):
+  """A recipe of two settings of one program, of which one cannot be had."""
+  monkeypatch.setattr(recipes, 'FOLDER', folder)
+  (folder / 'tiny.flags').write_text(
+    '--method=dp_fedavg\n--dataset=digits\n--dataset_option=num_clients=10\n--delta=1e-2\n'
+    '--rounds=2\n--clients_per_round=5\n--adaptive_clipping\n--quantile_noise_multiplier=1\n'
+    '--noise_key=rehearsal\n'
+  )
+  (folder / 'tiny.expected.json').write_text(
+    json.dumps(
+      {
+        'title': 'Tiny', 'paper': 'none', 'source': 'Table 0', 'minutes': 1,
+        'parts': {'p': '--sweep=noise_multiplier=1,5 --seeds=0-1'}, **changes,
+      }
+    )
+  )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_runs_that_cannot_be_had_are_said_beforehand_and_shown(tmp_path, monkeypatch, capsys):
+  output = tmp_path / 'out'
+  command = ['reproduce', 'tiny', f'--output_dir={output}']
+  for declared in ([], [{**IMPOSSIBLE, 'because': 'another reason'}],
+                   [{**IMPOSSIBLE, 'where': {'noise_multiplier': 5, 'seed': 0}}]):  # fmt: skip
+    _with_impossible_runs(tmp_path, monkeypatch, impossible=declared)
+    assert reproduce.main(command) == reproduce.EXIT_ERROR
+    assert 'error: 2 of 4 runs failed. 2 runs with noise_multi' in capsys.readouterr().err
+    assert not (output / 'tiny.md').exists()
+  _with_impossible_runs(tmp_path, monkeypatch, impossible=[IMPOSSIBLE])
+  assert reproduce.main(command) == 0
+  said = capsys.readouterr().out
+  words = 'p, 2 runs with noise_multiplier=5: quantile noise multiplier 1'
+  assert f'Cannot be had, as expected: {words}' in said
+  page = (output / 'tiny.md').read_text()
+  assert f'| cannot be had | {words}' in page and '2 runs; ' in page
+  [told] = json.loads((output / 'verdict.json').read_text())['cannot_be_had']
+  assert told.startswith(words)
+  assert 'Cannot be had: p, 2 runs' in (output / 'report' / 'report.html').read_text()
+  table = pd.read_csv(output / 'p' / 'table.csv')
+  assert set(table['run']) == {'noise_multiplier=1,seed=0', 'noise_multiplier=1,seed=1'}
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    ({'part': 'q'}, "'q' is no part"),
+    ({'where': {'noise': 5}}, r"cannot be impossible by \['noise'\]"),
+    ({'where': {}}, 'cannot be impossible by nothing'),
+    ({'because': ''}, 'need a reason'),
+  ],
+)
+def test_what_is_impossible_is_named_exactly(tmp_path, monkeypatch, change, words):
+  _with_impossible_runs(tmp_path, monkeypatch, impossible=[{**IMPOSSIBLE, **change}])
+  with pytest.raises(ValueError, match=words):
+    recipes.read('tiny')
+
+
+def test_what_a_recipe_calls_impossible_is_among_its_runs():
+  for recipe in RECIPES:
+    for one in recipe.impossible:
+      runs = recipe.grid(one.part).runs().values()
+      assert any(one.covers(config, one.because) for config in runs), (recipe.name, one)
+
+
 def test_what_all_runs_spend_is_told_by_relation(tmp_path):
   """Cohorts of a fixed size have no common epsilon with Poisson samples."""
   deployment = dict(hypothetical_deployment=True, noise_cohort_size=1000, noise_population=10**6)

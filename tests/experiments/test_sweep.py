@@ -17,6 +17,7 @@ from experiments.sweeps import record, sweep
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps import workers as sweep_workers
 from experiments.sweeps.grid import Grid
+from experiments.sweeps.progress import SweepProgress
 from privacy import accounting
 from privacy.plan import ClientLevelPrivacy, FixedClipping
 from privacy.sampling import EveryClient
@@ -285,7 +286,7 @@ def test_one_loop_runs_one_or_several(tmp_path, monkeypatch, stopped_after):
     monkeypatch.setattr(sharing, 'build_all', lambda configs, *parts: experiments)
     sweep_program.run_all(
       configs, num_settings=2, checkpoint_folder=tmp_path / 'checkpoints', caught=caught,
-      report=caught.report,
+      report=caught.report, refuse=lambda name, error: pytest.fail(f'{name}: {error}'),
     )  # fmt: skip
 
   if stopped_after is not None:
@@ -470,6 +471,198 @@ def test_runs_of_a_dead_worker_are_tried_again(tmp_path, monkeypatch):
   grid = Grid.parse({**SMALL, 'target_epsilon': 4.0}, ['batch_size=16,32'], ['0'])
   result = sweep.run(grid, folder=tmp_path / 'sweep', workers=2, show_progress=False)
   assert killed and result.table['run'].nunique() == 2
+
+
+# Of one program; a noise of 5 leaves nothing for the count that moves the clip.
+ADAPTIVE = dict(
+  method='dp_fedavg', dataset='digits', dataset_option=('num_clients=20',), delta=1e-2, rounds=3,
+  clients_per_round=10, eval_every=3, checkpoint_every=0, noise_key='rehearsal',
+  adaptive_clipping=True, quantile_noise_multiplier=1.0, accountant='renyi',
+)  # fmt: skip
+TOO_MUCH = 'counting the unclipped clients alone would spend the budget'
+
+
+def adaptive_grid(noise: str, **changes) -> Grid:
+  return Grid.parse({**ADAPTIVE, **changes}, [f'noise_multiplier={noise}'], ['0-1'])
+
+
+@pytest.fixture(name='possible', scope='module')
+def _possible(tmp_path_factory):
+  """The sweep without what cannot be had."""
+  folder = tmp_path_factory.mktemp('possible')
+  return sweep.run(adaptive_grid('0.5,1'), folder=folder, show_progress=False)
+
+
+def values_of(table: pd.DataFrame) -> pd.Series:
+  return table.set_index(['run', 'group', 'metric'])['value'].sort_index()
+
+
+def no_values_differ(table: pd.DataFrame, other: pd.DataFrame) -> bool:
+  pd.testing.assert_series_equal(values_of(table), values_of(other), rtol=1e-6, atol=1e-6)
+  return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('workers', [1, 2])
+def test_a_run_that_cannot_be_had_fails_alone(tmp_path, capsys, possible, workers):
+  grid = adaptive_grid('5,0.5,1')
+  assert len(sweep_grid.programs(grid.runs())) == 1
+  folder = tmp_path / 'sweep'
+  with pytest.raises(sweep.RunsFailed) as caught:
+    sweep.run(grid, folder=folder, workers=workers)
+  said = str(caught.value)
+  assert said.startswith('2 of 6 runs failed. 2 runs with noise_multiplier=5: quantile noise')
+  assert said.count(TOO_MUCH) == 1 and f'The others are in {folder}; ' in said
+  # Said before the rounds, too.
+  warned = capsys.readouterr().err
+  assert 'Warning: cannot be run: 2 runs with noise_multiplier=5: quantile noise' in warned
+  assert no_values_differ(caught.value.result.table, possible.table)
+  failed = {f'noise_multiplier=5,seed={seed}' for seed in range(2)}
+  assert caught.value.failures.keys() == failed == record.read_failures(folder).keys()
+  assert pd.read_csv(folder / 'table.csv')['run'].nunique() == 4
+  # What is finished stays, what failed is tried again and leaves nothing.
+  assert len(list((folder / 'runs').iterdir())) == 4
+  before = {path: path.stat().st_mtime_ns for path in folder.rglob('summary.json')}
+  with pytest.raises(sweep.RunsFailed, match='2 of 6 runs failed'):
+    sweep.run(grid, folder=folder, resume=True, show_progress=False)
+  assert {path: path.stat().st_mtime_ns for path in folder.rglob('summary.json')} == before
+
+
+def _only_if(monkeypatch, is_possible):
+  """Plans are refused where they are not possible."""
+  from experiments.running import build
+
+  original = build.build_plan
+
+  def build_plan(config, dataset):
+    if not is_possible(config):
+      raise ValueError(f'no plan for {config.noise_multiplier:g}.')
+    return original(config, dataset)
+
+  monkeypatch.setattr(build, 'build_plan', build_plan)
+
+
+@pytest.mark.slow
+def test_a_run_that_can_be_had_by_now_is_run_when_the_sweep_goes_on(
+  tmp_path, monkeypatch, possible
+):
+  grid, folder = adaptive_grid('0.5,1'), tmp_path / 'sweep'
+  with monkeypatch.context() as patch:
+    _only_if(patch, lambda config: config.noise_multiplier < 1)
+    with pytest.raises(sweep.RunsFailed, match=r'2 runs with noise_multiplier=1: no plan for 1\.'):
+      sweep.run(grid, folder=folder, show_progress=False)
+  result = sweep.run(grid, folder=folder, resume=True, show_progress=False)
+  assert no_values_differ(result.table, possible.table)
+  assert record.read_failures(folder) == {}
+
+
+def test_without_refusals_one_run_takes_all_with_it(tmp_path, monkeypatch):
+  """The negative control: a program that is built as a whole, or not at all."""
+  from experiments.sweeps import sharing
+
+  original = sharing.build_all
+  monkeypatch.setattr(sharing, 'build_all', lambda configs, parts, refuse: original(configs, parts))
+  with pytest.raises(ValueError, match='All 6 runs failed: quantile noise multiplier') as caught:
+    sweep.run(adaptive_grid('5,0.5,1'), folder=tmp_path / 'sweep', show_progress=False)
+  assert not isinstance(caught.value, sweep.RunsFailed)
+  assert not (tmp_path / 'sweep').exists()
+
+
+@pytest.mark.slow
+def test_a_budget_that_allows_no_round_fails_alone(tmp_path):
+  """Runs with a filter are not side by side; one does not stop those behind it."""
+  grid = Grid.parse(
+    {**ADAPTIVE, 'noise_multiplier': 1.0}, ['epsilon_budget=0.001,100'], ['0'],
+  )  # fmt: skip
+  with pytest.raises(sweep.RunsFailed, match='allows no round') as caught:
+    sweep.run(grid, folder=tmp_path / 'sweep', show_progress=False)
+  assert set(caught.value.failures) == {'epsilon_budget=0.001,seed=0'}
+  assert set(caught.value.result.table['run']) == {'epsilon_budget=100,seed=0'}
+  assert not (tmp_path / 'sweep' / 'runs' / 'epsilon_budget=0.001,seed=0').exists()
+
+
+@pytest.mark.slow
+def test_choices_that_spend_a_budget_alone_are_refused_alone():
+  """IFCA with a choice in every round, whose Renyi epsilon does not grow as its target does."""
+  from experiments.sweeps import sharing
+
+  base = dict(
+    method='ifca', dataset='exam', privacy='example', delta=1e-3, rounds=200,
+    selection_fraction=1.0, accountant='renyi', noise_key='rehearsal',
+  )  # fmt: skip
+  runs = Grid.parse(base, ['target_epsilon=8,16'], ['0']).runs()
+  refused = {}
+  built = sharing.build_all(runs, refuse=lambda name, error: refused.update({name: str(error)}))
+  assert list(built) == ['target_epsilon=8,seed=0']
+  [(name, why)] = refused.items()
+  assert name == 'target_epsilon=16,seed=0' and 'nothing is left for training' in why
+  with pytest.raises(ValueError, match='nothing is left for training'):
+    sharing.build_all(runs)
+
+
+def test_data_that_cannot_be_loaded_are_tried_once(monkeypatch):
+  from experiments.sweeps import sharing
+
+  tried, refused = [], []
+
+  def load(config, dataset):
+    tried.append(config.seed)
+    raise ValueError('no such data.')
+
+  monkeypatch.setattr(sharing.loading, 'load_dataset', load)
+  runs = adaptive_grid('0.5,1').runs()
+  assert not sharing.build_all(runs, refuse=lambda name, error: refused.append(name))
+  assert tried == [0, 1] and refused == list(runs)
+
+
+class _Telling(sweep_workers.Worker):
+  """A worker which has one thing to tell of what it is given."""
+
+  def __init__(self, index, messages, told):
+    super().__init__(index, messages)
+    self._told = told
+
+  def _hand_out(self, names):
+    self.tell(self._told)
+
+  def ending(self):
+    return 'never'
+
+  def ask_to_stop(self):
+    pass
+
+  def wait(self):
+    pass
+
+
+@pytest.mark.parametrize(
+  ('told', 'failures'),
+  [
+    ({'finished': True, 'refused': {}}, {}),
+    ({'finished': True, 'refused': {'b': 'budget'}}, {'b': 'budget'}),
+    ({'failed': 'disk', 'refused': {'b': 'budget'}}, {'a': 'disk', 'b': 'budget', 'c': 'disk'}),
+  ],
+)
+def test_a_worker_tells_what_was_refused_and_what_failed(told, failures):
+  names = ['a', 'b', 'c']
+  progress = SweepProgress(
+    dict.fromkeys(names, ExperimentConfig()), total=3, groups=1, shown=False
+  )  # fmt: skip
+  found = sweep_workers.run(
+    [names], 1, lambda index, messages: _Telling(index, messages, told), StopAfter(), progress
+  )
+  assert found == failures
+
+
+def test_equal_reasons_are_one_sentence():
+  failures = {f'mtl_lambda={x},target_epsilon=16,seed=0': 'spent.' for x in (1, 2)}
+  failures['mtl_lambda=1,target_epsilon=8,seed=0'] = 'worker 0\n died.'
+  assert record.in_words(failures) == [
+    '2 runs with target_epsilon=16,seed=0: spent.',
+    'mtl_lambda=1,target_epsilon=8,seed=0: worker 0 died.',
+  ]
+  assert record.in_words({'a': 'x', 'b': 'x'}) == ['2 runs, such as a: x']
+  assert record.in_words({}) == []
 
 
 def test_a_run_is_read_from_its_folder(tmp_path):
