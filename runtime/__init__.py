@@ -36,7 +36,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from runtime import memory
+from runtime import memory, xla_flags
 
 if TYPE_CHECKING:
   from runtime.interface import ClientData as ClientData
@@ -77,10 +77,7 @@ _DEFAULT_FLAGS = {
   'xla_cpu_enable_fast_min_max': 'false',
   'xla_disable_hlo_passes': 'tree_reduction_rewriter',
 }
-_flags = os.environ.get('XLA_FLAGS', '').strip()
-if _flags[:1] in ('', '-'):  # else the name of a file with the user's flags
-  _ours = [f'--{name}={value}' for name, value in _DEFAULT_FLAGS.items() if name not in _flags]
-  os.environ['XLA_FLAGS'] = ' '.join([_flags, *_ours]).strip()
+xla_flags.set_defaults(_DEFAULT_FLAGS)
 memory.keep()
 
 

@@ -168,7 +168,7 @@ class Process(Worker):
   def __init__(self, folder: pathlib.Path, workers: int, index: int, messages: Messages):
     """Starts the process for the sweep in `folder`, one of so many workers."""
     super().__init__(index, messages)
-    # Workers share the cores. Small products took twice the time with threads beyond the share.
+    # Workers share the cores.
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
     logs = folder / 'logs'
     logs.mkdir(exist_ok=True)

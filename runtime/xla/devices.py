@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from runtime import interface
+from runtime import interface, xla_flags
 
 _MOST_CORES = 16  # More pieces of a cohort cost more than they save.
 _GPU_LIMIT = 1024  # Lanes beyond this add memory and compile time, but no speed.
@@ -55,6 +55,9 @@ def resolve(names: str) -> list[str]:
     devices.append(found[number].name)
   if any('GPU' in device and devices.count(device) > 1 for device in devices):
     raise ValueError(f'device={names!r} names a GPU twice.')
+  if len(devices) > 1 and 'CPU' in devices[0]:
+    # Clients are spread over the cores; products spread over them too take half as long again.
+    xla_flags.set_defaults({'xla_cpu_multi_thread_eigen': 'false'})
   return devices
 
 

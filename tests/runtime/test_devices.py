@@ -86,6 +86,18 @@ def test_the_users_flags_of_xla_stay(before, after):
   assert found.stdout.strip() == after
 
 
+def test_products_are_left_to_one_thread_where_clients_are_spread_over_cores(monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_a=1')
+  for names in ('cpu', 'cpu:0'):
+    devices.resolve(names)
+    assert os.environ['XLA_FLAGS'] == '--xla_a=1'
+  devices.resolve('cpu,cpu')
+  assert os.environ['XLA_FLAGS'] == '--xla_a=1 --xla_cpu_multi_thread_eigen=false'
+  monkeypatch.setenv('XLA_FLAGS', '--xla_cpu_multi_thread_eigen=true')
+  devices.resolve('cpu,cpu')
+  assert os.environ['XLA_FLAGS'] == '--xla_cpu_multi_thread_eigen=true'
+
+
 def test_default_block(monkeypatch):
   monkeypatch.setattr(devices, 'free_memory', lambda device: 2**30)
   assert devices.clients_per_block('/device:CPU:0', 1000, 500) == 1
