@@ -253,16 +253,18 @@ def _global_norm(leaves) -> tf.Tensor:
   Squares of numbers below 1e-19 lose digits in float32, and below 1e-23 they vanish. With a clip
   that adaptive clipping let fall as low, a record would then pass unclipped: so a small norm is
   taken again with every entry scaled up, and a large one scaled down (Blue, ACM TOMS 4, 1978).
+  The scale is a tensor: XLA takes constant factors out of the squares, where they overflow.
   """
   leaves = [tf.cast(x, tf.float32) for x in leaves]
 
-  def scaled(exponent: int) -> tf.Tensor:
-    squares = [tf.reduce_sum(tf.square(x * 2.0**exponent)) for x in leaves]
-    return tf.sqrt(tf.add_n(squares)) * 2.0**-exponent
+  def norm_over(scale: tf.Tensor | None) -> tf.Tensor:
+    parts = leaves if scale is None else [x / scale for x in leaves]
+    return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(x)) for x in parts]))
 
-  norm = scaled(0)
+  norm = norm_over(None)
   # What vanishes beside a norm of 2^-30 is at most 2^-63 an entry. NaN is in no range, and stays.
-  return tf.where(norm < 2.0**-30, scaled(90), tf.where(norm < 2.0**60, norm, scaled(-90)))
+  scale = tf.where(norm < 2.0**-30, 2.0**-90, tf.where(norm < 2.0**60, 1.0, 2.0**90))
+  return scale * norm_over(scale)
 
 
 def noise_stddev(noise_multiplier, clipping_norm) -> tf.Tensor:

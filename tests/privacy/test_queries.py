@@ -67,14 +67,27 @@ def test_clip_bounds_adversarial_records(value):
   assert _norm(_clip(_adaptive(initial_norm=0.7), record)['sum_state']) <= 0.7 * (1 + 1e-6)
 
 
-def test_the_norm_has_its_digits_at_every_scale_of_float32():
+@pytest.mark.parametrize('compiled', [False, True])
+def test_the_norm_has_its_digits_at_every_scale_of_float32(compiled):
+  """Compiled too: XLA moves constant factors, and a scale that were one would be lost."""
   leaves = np.random.default_rng(0).normal(size=(2, 1000)).astype(np.float32)
   expected = np.linalg.norm(leaves.astype(np.float64))
+
+  @tf.function(jit_compile=compiled)
+  def norm_of(a, b):
+    return queries._global_norm([a, b])
+
+  @tf.function(jit_compile=compiled)
+  def plain(a, b):
+    return tf.linalg.global_norm([a, b])
+
+  lost = 0
   for exponent in range(-108, 116):  # of two: an exact change of scale
-    norm = float(queries._global_norm([tf.constant(x * 2.0**exponent) for x in leaves]))
-    assert norm == pytest.approx(expected * 2.0**exponent, rel=1e-5), exponent
-  # The control: the plain sum of squares.
-  assert float(tf.sqrt(tf.reduce_sum(tf.square(leaves * np.float32(2.0**-80))))) == 0.0
+    scaled = [tf.constant(x * np.float32(2.0**exponent)) for x in leaves]
+    close = pytest.approx(expected * 2.0**exponent, rel=1e-5)
+    assert float(norm_of(*scaled)) == close, exponent
+    lost += float(plain(*scaled)) != close
+  assert lost > 50  # the control: at these the plain sum of squares fails
 
 
 _FLOATS = hypothesis.strategies.floats(width=32)  # NaN, infinities and denormals included
