@@ -253,7 +253,7 @@ def _global_norm(leaves) -> tf.Tensor:
   Squares of numbers below 1e-19 lose digits in float32, and below 1e-23 they vanish. With a clip
   that adaptive clipping let fall as low, a record would then pass unclipped: so a small norm is
   taken again with every entry scaled up, and a large one scaled down (Blue, ACM TOMS 4, 1978).
-  The scale is a tensor: XLA takes constant factors out of the squares, where they overflow.
+  The scale is a tensor: XLA takes constant factors out of a scalar's square, where they vanish.
   """
   leaves = [tf.cast(x, tf.float32) for x in leaves]
 

@@ -90,6 +90,22 @@ def test_the_norm_has_its_digits_at_every_scale_of_float32(compiled):
   assert lost > 50  # the control: at these the plain sum of squares fails
 
 
+def test_a_huge_scalar_is_not_taken_for_nothing():
+  """XLA takes constant factors out of a scalar's square: 2^-180 of it is 0, which would pass."""
+
+  @tf.function(jit_compile=True)
+  def norm_of(x):
+    return queries._global_norm([x])
+
+  @tf.function(jit_compile=True)
+  def with_a_constant_scale(x):
+    return tf.sqrt(tf.square(x * 2.0**-90)) * 2.0**90
+
+  for exponent in (-100.0, -60.0, 0.0, 61.9, 100.0):
+    assert float(norm_of(tf.constant(2.0**exponent))) == pytest.approx(2.0**exponent, rel=1e-5)
+  assert float(with_a_constant_scale(tf.constant(2.0**61.9))) == 0.0  # the broken twin
+
+
 _FLOATS = hypothesis.strategies.floats(width=32)  # NaN, infinities and denormals included
 
 
