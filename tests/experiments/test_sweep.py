@@ -502,6 +502,7 @@ def no_values_differ(table: pd.DataFrame, other: pd.DataFrame) -> bool:
   return True
 
 
+@pytest.mark.exhaustive(but=['1'])
 @pytest.mark.slow
 @pytest.mark.parametrize('workers', [1, 2])
 def test_a_run_that_cannot_be_had_fails_alone(tmp_path, capsys, possible, workers):
