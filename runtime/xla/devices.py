@@ -56,7 +56,8 @@ def resolve(names: str) -> list[str]:
   if any('GPU' in device and devices.count(device) > 1 for device in devices):
     raise ValueError(f'device={names!r} names a GPU twice.')
   if len(devices) > 1 and 'CPU' in devices[0]:
-    # Clients are spread over the cores; products spread over them too take half as long again.
+    # Clients are spread over the cores; threads for single products too would only contend with
+    # them. It holds for the process, if nothing was compiled in it before.
     xla_flags.set_defaults({'xla_cpu_multi_thread_eigen': 'false'})
   return devices
 

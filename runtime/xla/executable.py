@@ -289,12 +289,12 @@ class Executable:
         for name in kept[0]
       }
       result = self._result(stages.result(self._parameter(values), env, joined, who))
-      # Each piece's states are written as they come: joined, they would be copied twice more.
-      for (rows, _, count), (values, read), own in zip(members, inputs, kept, strict=True):
-        who = stages_lib.Clients(rows=read, settings=None, count=count, bucket=share)
-        of_piece = self._result(stages.result(self._parameter(values), env, own, who))
-        self._update(variables, rows, of_piece, count=count)
       if self._updated is not None:
+        # Each piece's states are written as they come: joined, they would be copied twice more.
+        for (rows, _, count), (values, read), own in zip(members, inputs, kept, strict=True):
+          who = stages_lib.Clients(rows=read, settings=None, count=count, bucket=share)
+          of_piece = self._result(stages.result(self._parameter(values), env, own, who))
+          self._update(variables, rows, of_piece, count=count)
         result[self._updated[1]] = []
     return result
 

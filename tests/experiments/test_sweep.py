@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import queue
 import signal
 
 import numpy as np
@@ -614,6 +615,27 @@ def test_data_that_cannot_be_loaded_are_tried_once(monkeypatch):
   runs = adaptive_grid('0.5,1').runs()
   assert not sharing.build_all(runs, refuse=lambda name, error: refused.append(name))
   assert tried == [0, 1] and refused == list(runs)
+
+
+@pytest.mark.parametrize(('own', 'threads'), [(None, '2'), ('7', '7')])
+def test_workers_share_the_threads_unless_the_user_says_how_many(
+  tmp_path, monkeypatch, own, threads
+):
+  started = {}
+
+  class Started:
+    stdout = ()
+
+    def __init__(self, command, env, **options):
+      started.update(env)
+
+  monkeypatch.setattr(sweep_workers.subprocess, 'Popen', Started)
+  monkeypatch.setattr(sweep_workers.os, 'sched_getaffinity', lambda pid: set(range(8)))
+  monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
+  if own:
+    monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', own)
+  sweep_workers.Process(tmp_path, 4, 0, queue.Queue())
+  assert started['TF_NUM_INTRAOP_THREADS'] == threads
 
 
 class _Telling(sweep_workers.Worker):
