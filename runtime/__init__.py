@@ -43,6 +43,7 @@ if TYPE_CHECKING:
   from runtime.interface import ClientStates as ClientStates
   from runtime.interface import DeviceError as DeviceError
   from runtime.interface import MemberLostError as MemberLostError
+  from runtime.interface import Recovery as Recovery
   from runtime.interface import Runtime as Runtime
   from runtime.interface import UnsupportedComputationError as UnsupportedComputationError
   from runtime.native import NativeContext as NativeContext
@@ -59,6 +60,7 @@ _MODULES = {
   'ClientStates': 'runtime.interface',
   'DeviceError': 'runtime.interface',
   'MemberLostError': 'runtime.interface',
+  'Recovery': 'runtime.interface',
   'NativeContext': 'runtime.native',
   'NativeRuntime': 'runtime.native',
   'Runtime': 'runtime.interface',
@@ -121,13 +123,24 @@ def create(
 
 def with_states_on_disk(
   machine: 'Runtime',
-  path: str | os.PathLike | None = None,
+  folder: str | os.PathLike | None = None,
   *,
   fixed: frozenset[str] = frozenset(),
 ) -> 'Runtime':
-  """The same runtime with the clients' states in a file: see `runtime.stored_states`."""
+  """The same runtime with the clients' states in files.
+
+  Args:
+    machine: where the rounds run; it is the caller's to end.
+    folder: of the files; by default a temporary one, which goes with the states.
+    fixed: names on the first level of the states that no round changes: kept in memory, on no disk.
+
+  See `runtime.stored_states`; the members of `create_hosts` have a file each of their clients'.
+  """
+  if hasattr(machine, 'store_states'):
+    machine.store_states(folder, fixed)
+    return machine
   stored_states = importlib.import_module('runtime.stored_states')
-  return stored_states.StoringRuntime(machine, path, fixed=fixed)
+  return stored_states.StoringRuntime(machine, folder, fixed=fixed)
 
 
 def create_hosts(

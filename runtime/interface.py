@@ -45,7 +45,21 @@ class DeviceError(OSError):
 
 
 class MemberLostError(DeviceError):
-  """A worker process with clients has ended; `Runtime.recover` replaces it, without its states."""
+  """A worker process with clients has ended; `Runtime.recover` replaces it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recovery:
+  """What `Runtime.recover` has done.
+
+  Attributes:
+    words: a sentence.
+    keeps_states: whether all clients have the states that they had before the call that failed, so
+      that it can be made again; else all states have to be placed anew.
+  """
+
+  words: str
+  keeps_states: bool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,6 +102,10 @@ class ClientStates:
   def to_numpy(self) -> Any:
     """A copy on the host: nested OrderedDict with NumPy leaves [K, ...]."""
     return self.fetch(self.tree)
+
+  def kept(self) -> Any:
+    """What is left of them after the runtime: here a copy, of states on disk the files."""
+    return self.to_numpy()
 
   def snapshot(self) -> Mapping[str, Any]:
     """What a checkpoint holds of them: trees by name, here all states as `clients`."""
@@ -240,12 +258,8 @@ class Runtime(abc.ABC):
   def description(self) -> str:
     """One line: what runs where."""
 
-  def recover(self) -> str:
-    """Replaces what is lost after a `MemberLostError`; all states have to be placed anew.
-
-    Returns:
-      What was done, a sentence.
-    """
+  def recover(self) -> Recovery:
+    """Replaces what is lost after a `MemberLostError`."""
     raise NotImplementedError(f'{self.name} has nothing that can be lost alone.')
 
   def close(self) -> None:  # noqa: B027 - there may be nothing to end

@@ -17,142 +17,10 @@ from typing import Any
 import numpy as np
 
 from runtime import interface, trees
+from runtime import records as records_lib
 from runtime.xla import devices as devices_lib
 
-_BYTES_AT_ONCE = 2**26  # of states that are evaluated together
-
-
-class Records:
-  """Equal records in the slots of a file, and who has which.
-
-  A round writes a client's record to a slot that no checkpoint points to. So nothing has to be
-  rolled back: a checkpoint is the list of slots (`snapshot`), and going back is to take up an
-  earlier list. The last two lists that were given stay valid, as the last two checkpoints do.
-  """
-
-  def __init__(self, path: pathlib.Path, sizes: Sequence[int], num_clients: int):
-    """Makes no file before something is written.
-
-    Args:
-      path: of the file; one that is there is taken over by `restore`, else written anew.
-      sizes: the bytes of each part of a record.
-      num_clients: how many may have one.
-    """
-    self._path = path
-    self._size = sum(sizes)
-    self._slots = np.zeros(num_clients, np.int64)  # of each client, from 1; 0 for none
-    self._end = 0  # slots of the file
-    self._free: list[int] = []
-    self._unpinned: set[int] = set()  # slots that were taken since the last snapshot
-    self._retired: list[int] = []  # slots that the last snapshot has, and no client any more
-    self._retired_before: list[int] = []  # the same of the snapshot before
-    self._file: int | None = None
-
-  def __del__(self):
-    if self._file is not None:
-      os.close(self._file)
-
-  def has(self, clients: np.ndarray) -> np.ndarray:
-    """bool [n]: which of some clients have a record."""
-    return self._slots[clients] > 0
-
-  def read(self, clients: np.ndarray, parts: Sequence[np.ndarray], places: np.ndarray) -> None:
-    """Copies the records of clients who have one.
-
-    Args:
-      clients: int [n].
-      parts: where to: of each part of a record uint8 [P, bytes].
-      places: int [n], of each client in the parts.
-    """
-    for slot, place in zip(self._slots[clients].tolist(), places.tolist(), strict=True):
-      found = os.preadv(self._opened(), [part[place] for part in parts], (slot - 1) * self._size)
-      if found != self._size:
-        raise OSError(f'{self._path} has been cut short: it lacks the record {slot}.')
-
-  def write(self, clients: np.ndarray, parts: Sequence[np.ndarray], places: np.ndarray) -> None:
-    """Gives clients new records; arguments as for `read`.
-
-    Raises:
-      OSError: the disk is full, or cannot be written.
-    """
-    slots = [self._slot(old) for old in self._slots[clients].tolist()]
-    try:
-      for slot, place in zip(slots, places.tolist(), strict=True):
-        where = (slot - 1) * self._size
-        if os.pwritev(self._opened(), [part[place] for part in parts], where) != self._size:
-          raise OSError('the disk is full')
-    except OSError as error:
-      raise OSError(f'cannot write {self._path}: {error.strerror or error}') from error
-    self._slots[clients] = slots
-
-  def _slot(self, old: int) -> int:
-    """The slot to be written in the place of an old one (0: of none)."""
-    if old in self._unpinned:
-      return old
-    if old:
-      self._retired.append(old)
-    if self._free:
-      slot = self._free.pop()
-    else:
-      self._end += 1
-      slot = self._end
-    self._unpinned.add(slot)
-    return slot
-
-  def snapshot(self) -> collections.OrderedDict:
-    """What `restore` needs: int arrays `clients` [n], their `slots` [n], from 1, `retired` slots,
-    and `record_bytes`, the size of a slot.
-
-    It counts as kept from now on, and what was given before the last one as dropped: keep it before
-    the next record is written. Where none was written since the last one, it is that one again, and
-    what was given before that one stays.
-    """
-    if self._unpinned:
-      os.fsync(self._opened())
-      self._free += self._retired_before
-      self._retired_before, self._retired, self._unpinned = self._retired, [], set()
-    clients = np.flatnonzero(self._slots)
-    return collections.OrderedDict(
-      clients=clients,
-      slots=self._slots[clients],
-      retired=np.array(self._retired_before, np.int64),
-      record_bytes=np.int64(self._size),
-    )
-
-  def restore(self, snapshot: Mapping[str, np.ndarray]) -> None:
-    """Goes back to a snapshot; later ones are void.
-
-    Raises:
-      ValueError: the file lacks some of its records, or they have another size.
-    """
-    if snapshot['record_bytes'] != self._size:
-      raise ValueError(
-        f'{self._path} has states of {snapshot["record_bytes"]} bytes; these have {self._size}.'
-      )
-    used = np.concatenate([snapshot['slots'], snapshot['retired']]).astype(np.int64)
-    size = self._path.stat().st_size if self._path.exists() else 0
-    self._end = size // self._size
-    if used.max(initial=0) > self._end:
-      raise ValueError(
-        f"{self._path} lacks clients' states: it has {self._end} records, and the checkpoint "
-        f'points to the record {used.max()}.'
-      )
-    is_free = np.ones(self._end + 1, bool)
-    is_free[0] = False
-    is_free[used] = False
-    self._free = np.flatnonzero(is_free)[::-1].tolist()
-    self._slots[:] = 0
-    self._slots[snapshot['clients']] = snapshot['slots']
-    self._retired_before = [int(slot) for slot in snapshot['retired']]
-    self._retired, self._unpinned = [], set()
-    if self._file is None and self._end:
-      self._file = os.open(self._path, os.O_RDWR)
-
-  def _opened(self) -> int:
-    if self._file is None:
-      self._path.parent.mkdir(parents=True, exist_ok=True)
-      self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    return self._file
+BYTES_AT_ONCE = 2**26  # of states that are evaluated together
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,8 +35,14 @@ class StoredStates(interface.ClientStates):
   """
 
   fixed: frozenset[str]
-  records: Records
+  records: records_lib.Records | records_lib.RecordFiles
   keeps: Any = None
+
+  @property
+  def written(self) -> records_lib.Records:
+    """The records, where they are not only read."""
+    assert isinstance(self.records, records_lib.Records)
+    return self.records
 
   def to_numpy(self, rows: Any = None) -> Any:
     """A copy of some clients' states; of all by default, which may not fit into memory.
@@ -184,6 +58,10 @@ class StoredStates(interface.ClientStates):
       np.arange(self.num_clients) if rows is None else rows, self.num_clients, 'rows'
     )
     return self.read(chosen, np.arange(len(chosen)), len(chosen))
+
+  def kept(self) -> 'StoredStates':
+    """These: they stay on disk."""
+    return self
 
   def read(self, rows: np.ndarray, places: np.ndarray, size: int) -> Any:
     """States [size, ...] with those of clients `rows` [n] at `places` [n]; zero elsewhere."""
@@ -201,12 +79,12 @@ class StoredStates(interface.ClientStates):
 
   def write(self, rows: np.ndarray, places: np.ndarray, tree: Any) -> None:
     """Takes the new states of clients `rows` [n], which are at `places` [n] of a tree."""
-    self.records.write(rows, self._bytes(tree), places)
+    self.written.write(rows, self._bytes(_in_order(tree, self.tree)), places)
 
   def snapshot(self) -> collections.OrderedDict:
     """What a checkpoint holds of them; see `Records.snapshot`."""
     return collections.OrderedDict(
-      clients=self.unchanging(), client_records=self.records.snapshot()
+      clients=self.unchanging(), client_records=self.written.snapshot()
     )
 
   def unchanging(self) -> Any:
@@ -222,8 +100,52 @@ class StoredStates(interface.ClientStates):
     ]
 
 
+def stored(
+  tree: Any,
+  folder: pathlib.Path,
+  *,
+  fixed: frozenset[str],
+  first: int = 0,
+  snapshot: records_lib.Snapshot | None = None,
+  slots: np.ndarray | None = None,
+  keeps: Any = None,
+) -> StoredStates:
+  """The states of some consecutive clients, with a file of their own for those that change.
+
+  Args:
+    tree: their initial states, nested mappings of [K, ...] arrays.
+    folder: of the file.
+    fixed: names on the first level of the states that no round changes.
+    first: the first of the clients in the population.
+    snapshot: the records of all clients, to go on from there.
+    slots: see `Records.restore`.
+    keeps: what has to live as long.
+
+  Raises:
+    ValueError: a file lacks records of the snapshot.
+  """
+  tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=True)
+  count = len(arrays[0])
+  records = records_lib.Records(folder, record_sizes(tree, fixed), count, first=first)
+  if snapshot is not None:
+    records.restore(snapshot, slots)
+  return StoredStates(
+    tree=tree, num_clients=count, fetch=trees.to_numpy, fixed=fixed, records=records, keeps=keeps
+  )
+
+
+def record_sizes(tree: Any, fixed: frozenset[str]) -> list[int]:
+  """The bytes of each leaf of a client's state that changes."""
+  return [leaf[:1].nbytes for leaf in _changing(tree, fixed)]
+
+
+def changes(tree: Any, fixed: frozenset[str]) -> bool:
+  """Whether a state has leaves that a round may change."""
+  return bool(_changing(tree, fixed))
+
+
 class StoringRuntime(interface.Runtime):
-  """Another runtime with the clients' states on disk.
+  """Another runtime of one process with the clients' states on disk.
 
   It costs what the cohort costs: its states are read, and written after the round. Long
   populations are evaluated part by part.
@@ -232,7 +154,7 @@ class StoringRuntime(interface.Runtime):
   def __init__(
     self,
     machine: interface.Runtime,
-    path: str | os.PathLike | None = None,
+    folder: str | os.PathLike | None = None,
     *,
     fixed: frozenset[str] = frozenset(),
   ):
@@ -240,12 +162,12 @@ class StoringRuntime(interface.Runtime):
 
     Args:
       machine: where the rounds run; it is the caller's to end.
-      path: the file of the states; by default a temporary one, which goes with them.
+      folder: of the file of the states; by default a temporary one, which goes with them.
       fixed: names on the first level of the states that no round changes: kept in memory, on no
         disk.
     """
     self._machine = machine
-    self._path = None if path is None else pathlib.Path(path)
+    self._folder = None if folder is None else pathlib.Path(folder)
     self._fixed = fixed
     self._room = 0
     self.name = machine.name
@@ -259,7 +181,7 @@ class StoringRuntime(interface.Runtime):
     tree: Any,
     *,
     allow_nan: bool = False,
-    snapshot: Mapping[str, np.ndarray] | None = None,
+    snapshot: records_lib.Snapshot | None = None,
   ) -> interface.ClientStates:
     """Makes the states of a population.
 
@@ -270,24 +192,17 @@ class StoringRuntime(interface.Runtime):
       snapshot: the records of `StoredStates.snapshot`, to go on from there.
 
     Raises:
-      ValueError: leading axes differ, or the file lacks records of the snapshot.
+      ValueError: leading axes differ, or a file lacks records of the snapshot.
     """
     tree = {} if tree is None else tree
-    tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
-    changing = _changing(tree, self._fixed)
-    if not changing:
+    trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
+    if not changes(tree, self._fixed):
       return self._machine.place_states(tree or None, allow_nan=allow_nan)
-    path, keeps = self._path, None
-    if path is None:
+    folder, keeps = self._folder, None
+    if folder is None:
       keeps = tempfile.TemporaryDirectory(prefix='client_states-')
-      path = pathlib.Path(keeps.name) / 'states'
-    records = Records(path, [leaf[:1].nbytes for leaf in changing], len(arrays[0]))
-    if snapshot is not None:
-      records.restore(snapshot)
-    return StoredStates(
-      tree=tree, num_clients=len(arrays[0]), fetch=self._machine.to_numpy, fixed=self._fixed,
-      records=records, keeps=keeps,
-    )  # fmt: skip
+      folder = pathlib.Path(keeps.name)
+    return stored(tree, folder, fixed=self._fixed, snapshot=snapshot, keeps=keeps)
 
   def round(
     self,
@@ -365,9 +280,6 @@ class StoringRuntime(interface.Runtime):
   def description(self) -> str:
     return f"{self._machine.description}, clients' states on disk"
 
-  def recover(self) -> str:
-    return self._machine.recover()
-
   def close(self) -> None:
     self._machine.close()
 
@@ -378,9 +290,16 @@ class StoringRuntime(interface.Runtime):
   def _parts(self, states: StoredStates, count: int, settings: int) -> Iterator[tuple[slice, int]]:
     """Parts of the clients to be evaluated, and the room for each, of every setting."""
     each = sum(leaf[:1].nbytes for leaf in trees.leaves_of(states.tree)) * settings
-    size = max(1, min(count, _BYTES_AT_ONCE // max(1, each)))
+    size = max(1, min(count, BYTES_AT_ONCE // max(1, each)))
     for start in range(0, max(1, count), size):
       yield slice(start, start + size), size
+
+
+def _in_order(tree: Any, form: Any) -> Any:
+  """A tree with its names in the order of a form's."""
+  if not isinstance(form, Mapping):
+    return tree
+  return collections.OrderedDict((name, _in_order(tree[name], form[name])) for name in form)
 
 
 def _changing(tree: Any, fixed: frozenset[str]) -> list[Any]:

@@ -174,11 +174,6 @@ def _check_runtime(config: Any) -> None:
       raise ValueError(f'--clients_per_block={config.clients_per_block} belongs to --runtime=xla.')
     if config.cohort_workers:
       raise ValueError(f'--cohort_workers={config.cohort_workers} belongs to --runtime=xla.')
-  if config.cohort_workers and config.client_states == 'disk':
-    raise ValueError(
-      f'--client_states=disk cannot be used with --cohort_workers={config.cohort_workers}, whose '
-      'workers have the states of their clients in memory.'
-    )
   if config.cohort_workers and re.search('[,:]', config.device):
     raise ValueError(
       f'--device={config.device}: each of --cohort_workers={config.cohort_workers} has one device: '

@@ -27,13 +27,16 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from experiments.folder import files
+from runtime import records
 from runtime.noise_key import SECRETS
 
 KEPT = 2
 CONSTANT = frozenset({'attributes', 'hyperparameters'})  # names of what never changes in a run
+UNCHANGING = CONSTANT | SECRETS  # of a client's state, on its first level
 _DIGEST_LENGTH = 64
 _COMMENT_LENGTH = struct.pack('<H', _DIGEST_LENGTH)
 _BYTES_AT_ONCE = 2**20
+_CLIENT_RECORDS = 'client_records'  # in the names of arrays, before a file's
 _NAME = re.compile(r'round_(\d{8})\.npz')
 
 
@@ -163,7 +166,24 @@ def save(folder: pathlib.Path, checkpoint: Checkpoint) -> pathlib.Path:
   for old in list_files(folder)[:-KEPT]:
     old.unlink()
   _remove_shards(folder, keep=list_files(folder))
+  _remove_client_records(folder, keep=list_files(folder))
   return path
+
+
+def client_records(checkpoint: Checkpoint) -> dict[str, dict[str, np.ndarray]]:
+  """Where the clients' states on disk are, as `runtime.records` has it; empty if they are not.
+
+  Raises:
+    CheckpointError: it is of a version that had them otherwise.
+  """
+  result: dict[str, dict[str, np.ndarray]] = {}
+  for path, array in checkpoint.arrays.items():
+    first, *rest = path.split('/')
+    if first == _CLIENT_RECORDS and len(rest) != 2:
+      raise CheckpointError("an earlier version has made it, which had clients' states in one file")
+    if first == _CLIENT_RECORDS:
+      result.setdefault(rest[0], {})[rest[1]] = array
+  return result
 
 
 def new_shards(folder: pathlib.Path, rounds: int) -> pathlib.Path:
@@ -194,6 +214,26 @@ def save_shard(first: int, states: Any, *, folder: str) -> dict[str, Any] | None
 
 def _num_rows(tree: Any) -> int:
   return len(next(leaf for _, leaf in _leaves(tree, '')))
+
+
+def _remove_client_records(folder: pathlib.Path, keep: Sequence[pathlib.Path]) -> None:
+  """Removes the files of clients' states that no checkpoint of those to keep names."""
+  if not client_states(folder).is_dir():
+    return
+  names = set()
+  for path in keep:
+    try:
+      with np.load(path, allow_pickle=False) as archive:
+        found = [name.split('/') for name in archive.files]
+    except (ValueError, OSError, zipfile.BadZipFile):  # what it names is not known
+      return
+    names |= {rest[0] for first, *rest in found if first == _CLIENT_RECORDS}
+  records.remove_others(client_states(folder), names)
+
+
+def client_states(folder: pathlib.Path) -> pathlib.Path:
+  """The folder of the clients' states with `--client_states=disk`, beside the checkpoints."""
+  return folder / 'client_states'
 
 
 def _remove_shards(folder: pathlib.Path, keep: Sequence[pathlib.Path]) -> None:

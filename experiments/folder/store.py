@@ -87,8 +87,8 @@ class Store:
 
   @property
   def client_states(self) -> pathlib.Path:
-    """The file of the clients' states with `--client_states=disk`, beside the checkpoints."""
-    return self.path / 'client_states'
+    """The folder of the clients' states with `--client_states=disk`, beside the checkpoints."""
+    return checkpoints.client_states(self.path)
 
   def drop_after(self, rounds_done: int) -> None:
     """Removes the checkpoints after so many rounds."""

@@ -48,8 +48,10 @@ class Clock:
   @contextlib.contextmanager
   def pause(self) -> Iterator[None]:
     """What is done inside does not count."""
-    yield
-    self._restart()
+    try:
+      yield
+    finally:
+      self._restart()
 
   def _restart(self) -> None:
     self._since = time.monotonic()

@@ -201,24 +201,14 @@ class Evaluator:
       self._data.append(known[same])
       self._rows.append(rows)
 
-  def evaluate(
-    self,
-    tables: Sequence[MetricTable],
-    round_: int,
-    server_state,
-    client_states,
-    *,
-    each_client: bool,
-  ) -> None:
-    """Adds each run's metrics after `round_` rounds to its table.
+  def evaluate(self, server_state, client_states) -> list[list[Mapping[str, Any]]]:
+    """What `record` takes: of every task, each run's sums.
 
     Args:
-      tables: where to.
-      round_: rounds done.
       server_state: the server's state.
       client_states: all clients' states, as placed on the runtime.
-      each_client: whether to add every client's own value as well.
     """
+    found = []
     for members, computation, data, rows in zip(
       self._tasks, self._computations, self._data, self._rows, strict=True
     ):
@@ -233,6 +223,26 @@ class Evaluator:
           computation, server_state, states, data, who, data_rows=rows, settings=self._settings
         )
         sums = [{name: v[s] for name, v in of_all.items()} for s in range(self._settings)]
+      found.append(sums)
+    return found
+
+  def record(
+    self,
+    tables: Sequence[MetricTable],
+    round_: int,
+    found: Sequence[Sequence[Mapping[str, Any]]],
+    *,
+    each_client: bool,
+  ) -> None:
+    """Adds each run's metrics after `round_` rounds to its table.
+
+    Args:
+      tables: where to.
+      round_: rounds done.
+      found: from `evaluate`.
+      each_client: whether to add every client's own value as well.
+    """
+    for members, sums in zip(self._tasks, found, strict=True):
       for task, table, own in zip(members, tables, sums, strict=True):
         task.record(table, round_, own, each_client=each_client)
 

@@ -42,6 +42,7 @@ class Loop:
     rounds_done: how far they all are.
     resumed: whether they were continued from a checkpoint.
     clock: how long a round of all takes.
+    machine: the runtime.
   """
 
   def __init__(self, population: Population, keeper: Keeper, caught: interruption.Interruption):
@@ -49,7 +50,7 @@ class Loop:
     self.guarantors = guarantors(self.runs)
     self.tables = [MetricTable() for _ in self.runs]
     self.rounds_done, self.resumed = 0, False
-    self.clock = Clock(population.machine)
+    self.machine, self.clock = population.machine, Clock(population.machine)
     self._config = self.runs[0].config
     self._last = self.runs[0].last_round  # a budget's filter has the runs to itself
     self._population = population
@@ -59,11 +60,13 @@ class Loop:
     self._show: Callable[[Loop], None] = lambda loop: None
     self._callbacks: Sequence[Sequence[Callback]] = ()
     self._stop_when_diverged = False
+    self._is_open = False  # what follows the last round is still to be done
+    self._evaluated = 0  # rounds done at the last evaluation
 
   def start(self) -> None:
     """Sets up the states, fresh or from the last checkpoint."""
     server, clients = self._population.initial_states()
-    found = self._keeper.open(self._population.machine.description)
+    found = self._keeper.open(self.machine.description)
     self.resumed = found is not None
     self._take_up(server, clients, found)
     if self.rounds_done < self._last:
@@ -117,35 +120,52 @@ class Loop:
         self._go_back(lost)
 
   def _go_back(self, lost: MemberLostError) -> None:
-    """Takes up the last checkpoint, or the beginning, with other workers for those lost."""
+    """Goes on with other workers for those lost.
+
+    After the last whole round, if the clients' states are not lost with them; else from the last
+    checkpoint, or the beginning.
+    """
     self._population.close()
-    words = self._population.machine.recover()
-    self.rounds_done, self._pending = 0, []
-    self.tables = [MetricTable() for _ in self.runs]
-    self._take_up(*self._population.initial_states(), self._keeper.last())
-    print(f'{lost}; {words}; going on after round {self.rounds_done}', file=sys.stderr)
+    recovery = self.machine.recover()
+    if recovery.keeps_states and self._population.is_whole:
+      self._population.again(self.rounds_done)
+    else:
+      self.rounds_done, self._pending = 0, []
+      self.tables = [MetricTable() for _ in self.runs]
+      self._is_open, self._evaluated = False, 0
+      self._take_up(*self._population.initial_states(), self._keeper.last())
+    print(f'{lost}; {recovery.words}; going on after round {self.rounds_done}', file=sys.stderr)
 
   def _run_rounds(self) -> None:
     if self.rounds_done == 0 and not self.tables[0].rows:
       self._evaluate()
-    while self.rounds_done < self._last:
+    while True:
+      if self._is_open:
+        self._end_round()
+      if self.rounds_done == self._last:
+        return
       self._stop_if_asked()
-      metrics = self._population.round()
+      is_last = self.rounds_done + 1 == self._last
+      metrics = self._population.round(releases=is_last and self.runs[0].method.releases)
       self._keeper.begin()
       self.rounds_done += 1
-      if self.rounds_done == self._last and self.runs[0].method.releases:
-        metrics = {**metrics, **self._population.release()}
       self._pending.append((self.rounds_done, metrics))
-      if self._is_evaluation_due():
-        self._collect(then_show=False)
-        self._evaluate()
-      if self._keeper.wants_checkpoint(self.rounds_done):
-        self.save()
-      elif self.clock.round_is_over(len(self._pending)):
-        self._collect()
-      if self._keeper.wants_metrics():
-        self._collect()
-        self._keeper.write_metrics(self.rounds_done, self.tables)
+      self._is_open = True
+
+  def _end_round(self) -> None:
+    """Does what follows a round; what is left of it, where a worker was lost in it."""
+    if self._is_evaluation_due() and self._evaluated < self.rounds_done:
+      self._collect(then_show=False)
+      self._evaluate()
+      self._evaluated = self.rounds_done
+    if self._keeper.wants_checkpoint(self.rounds_done):
+      self.save()
+    elif self.clock.round_is_over(len(self._pending)):
+      self._collect()
+    if self._keeper.wants_metrics():
+      self._collect()
+      self._keeper.write_metrics(self.rounds_done, self.tables)
+    self._is_open = False
 
   def save(self) -> None:
     """Keeps where the runs are, if there is a place for it."""
@@ -163,27 +183,6 @@ class Loop:
     """
     together = self._keeper.spendings[index].record(self.rounds_done, ended=True)
     return spending.with_ledger(self.guarantors[index].privacy_report(self.rounds_done), together)
-
-  def summary(self, index: int, privacy: dict[str, Any]) -> dict[str, Any]:
-    """The content of a run's summary.json.
-
-    Args:
-      index: which run.
-      privacy: its privacy report.
-    """
-    table, machine = self.tables[index], self._population.machine
-    return {
-      'metrics': table.latest(),
-      **references.facts(self.runs[index].dataset),
-      'metrics_by_group': {group: table.latest(group) for group in table.groups()},
-      'privacy': {name: privacy[name] for name in _SUMMARY_OF_PRIVACY},
-      'rounds': self.rounds_done,
-      'seconds_per_round': self.clock.seconds_per_round / len(self.runs),  # this run's share
-      'compile_seconds': self.clock.compile_seconds,
-      'compilations': machine.compilations,  # since the program was started
-      'compiled_programs': machine.compiled_programs,
-      'peak_memory_bytes': _peak_memory_bytes(),
-    }
 
   def _is_evaluation_due(self) -> bool:
     every = self._config.eval_every
@@ -218,11 +217,11 @@ class Loop:
 
   def _evaluate(self) -> None:
     with self.clock.pause():
-      done = self.rounds_done
+      done, record = self.rounds_done, self._population.evaluate()
       for run, guarantor, table in zip(self.runs, self.guarantors, self.tables, strict=True):
         if run.private:
           table.add(done, ROUND, run.epsilon_metric, guarantor.epsilon(done))
-      self._population.evaluate(self.tables, done, each_client=done == self._last)
+      record(self.tables, done, each_client=done == self._last)
       self._show(self)
       if self._stop_when_diverged:
         self._check_finite(done, 'test', self.tables[0].latest().get('test_loss'))
@@ -235,6 +234,29 @@ class Loop:
     if not self._keeper.holds(self.rounds_done):
       self._keeper.write_metrics(self.rounds_done, self.tables)
     raise Diverged(self._config, round_, which, float(loss))
+
+
+def summary_of(loop: Loop, index: int, privacy: dict[str, Any]) -> dict[str, Any]:
+  """The content of a run's summary.json.
+
+  Args:
+    loop: the runs, which are finished.
+    index: which run.
+    privacy: its privacy report.
+  """
+  table, machine = loop.tables[index], loop.machine
+  return {
+    'metrics': table.latest(),
+    **references.facts(loop.runs[index].dataset),
+    'metrics_by_group': {group: table.latest(group) for group in table.groups()},
+    'privacy': {name: privacy[name] for name in _SUMMARY_OF_PRIVACY},
+    'rounds': loop.rounds_done,
+    'seconds_per_round': loop.clock.seconds_per_round / len(loop.runs),  # this run's share
+    'compile_seconds': loop.clock.compile_seconds,
+    'compilations': machine.compilations,  # since the program was started
+    'compiled_programs': machine.compiled_programs,
+    'peak_memory_bytes': _peak_memory_bytes(),
+  }
 
 
 def _key_prints(runs: Sequence[Experiment]) -> list[str | None]:

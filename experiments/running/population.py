@@ -7,7 +7,7 @@ the case S = 1, whose arrays go without the settings' axis.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,6 @@ from experiments.running import trees
 from experiments.running.build import Experiment
 from experiments.running.evaluation import Evaluator, client_data, examples_spec, placed
 
-_RECORDS = ('clients', 'slots', 'retired', 'record_bytes')  # of `StoredStates.snapshot`
-
 
 class Population:
   """All clients of some runs of one process, and their server.
@@ -31,6 +29,7 @@ class Population:
     machine: the runtime that they are on.
     server: the server's state (of a sweep with a leading axis [S, ...]).
     clients: the clients' states, [K, ...] or [S * K, ...], as placed on the runtime.
+    is_whole: whether these are the states after a whole round.
   """
 
   def __init__(self, runs: Sequence[Experiment], machine, *, stacked: bool = False):
@@ -45,6 +44,7 @@ class Population:
     self.machine = machine
     self.server: Any = None
     self.clients: Any = None
+    self.is_whole = True
     self._config = self.runs[0].config
     self._settings = len(self.runs) if stacked else None
     self._num_clients = runs[0].dataset.num_clients
@@ -84,6 +84,10 @@ class Population:
       [run.with_noise_buffers(part) for run, part in zip(self.runs, parts, strict=True)]
     )
 
+  def again(self, rounds_done: int) -> None:
+    """Goes on after some rounds with the states that it has."""
+    self._rounds = self._feed(range(rounds_done, self.runs[0].last_round))
+
   def begin(
     self,
     server: Any,
@@ -99,13 +103,13 @@ class Population:
       rounds_done: the rounds.
       kept: has the clients' states in the stead of the initial ones.
     """
-    self.server = server
+    self.server, self.is_whole = server, True
     self.clients = self.machine.place_states(clients) if kept is None else self._of(kept, clients)
-    self._rounds = self._feed(range(rounds_done, self.runs[0].last_round))
+    self.again(rounds_done)
 
   def _of(self, kept: checkpoints.Checkpoint, clients: Any) -> Any:
     """The clients' states of a checkpoint, placed, in the form of the initial ones."""
-    records = {n: a for n in _RECORDS if (a := kept.arrays.get(f'client_records/{n}')) is not None}
+    records = checkpoints.client_records(kept)
     asked, paths = self._config.client_states, checkpoints.flatten(clients)
     changing = any(checkpoints.CONSTANT.isdisjoint(path.split('/')) for path in paths)
     if changing and bool(records) != (asked == 'disk'):
@@ -117,20 +121,28 @@ class Population:
       return self.machine.fill_states(clients, kept.shards.restored)
     if not records:
       return self.machine.place_states(checkpoints.restore(clients, kept.arrays, 'clients'))
-    unchanging = self.machine.place_states(clients).unchanging()
+    unchanging = {name: part for name, part in clients.items() if name in checkpoints.UNCHANGING}
     fixed = checkpoints.restore(unchanging, kept.arrays, 'clients')
     return self.machine.place_states({**clients, **fixed}, snapshot=records)
 
-  def round(self) -> Any:
-    """Runs the next round and returns its metrics, which may still be on their way."""
+  def round(self, *, releases: bool = False) -> Any:
+    """Runs the next round and returns its metrics, which may still be on their way.
+
+    Args:
+      releases: whether every client of the one run chooses what it releases after it.
+    """
     cohort, data, rows = next(self._rounds)
     self.server, metrics = self.machine.round(
       self.runs[0].method.process.next, self.server, self.clients, data, cohort, data_rows=rows,
       settings=self._settings,
     )  # fmt: skip
+    if releases:
+      self.is_whole = False
+      metrics = {**metrics, **self._release()}
+      self.is_whole = True
     return metrics
 
-  def release(self) -> Any:
+  def _release(self) -> Any:
     """Lets every client of the one run choose what it releases, by its held-out examples.
 
     Returns:
@@ -147,9 +159,14 @@ class Population:
     )  # fmt: skip
     return metrics
 
-  def evaluate(self, tables: Sequence[MetricTable], round_: int, *, each_client: bool) -> None:
-    """Adds each run's metrics after `round_` rounds to its table; see `Evaluator`."""
-    self._evaluator.evaluate(tables, round_, self.server, self.clients, each_client=each_client)
+  def evaluate(self) -> Callable[..., None]:
+    """Evaluates the states; returns what records the metrics: see `Evaluator.record`."""
+    found = self._evaluator.evaluate(self.server, self.clients)
+
+    def record(tables: Sequence[MetricTable], round_: int, *, each_client: bool) -> None:
+      self._evaluator.record(tables, round_, found, each_client=each_client)
+
+    return record
 
   def arrays(self, *, with_clients: bool) -> dict[str, np.ndarray]:
     """The server's and the clients' states on the host, flat, for a checkpoint written now.
@@ -167,11 +184,10 @@ class Population:
     Of a run alone with its clients' states on disk these stay there: the `StoredStates`.
     """
     server = self.machine.to_numpy(self.server)
-    on_disk = isinstance(self.clients, runtime.StoredStates)
     if self._settings is None:
-      return server, self.clients if on_disk else self.clients.to_numpy()
+      return server, self.clients.kept()
     own = slice(index * self._num_clients, (index + 1) * self._num_clients)
-    if on_disk:
+    if isinstance(self.clients, runtime.StoredStates):
       clients = self.clients.to_numpy(np.arange(own.start, own.stop))
     else:
       clients = trees.setting(self.clients.to_numpy(), own)

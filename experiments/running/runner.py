@@ -18,12 +18,11 @@ from experiments.running import progress as progress_lib
 from experiments.running.build import Experiment, build_process
 from experiments.running.keeping import Keeper
 from experiments.running.loading import for_workers, load_dataset
-from experiments.running.loop import Loop
+from experiments.running.loop import Loop, summary_of
 from experiments.running.parts import Callback
 from experiments.running.population import Population
 from experiments.running.progress import Doing
 from processes.method import without_noise_key
-from runtime.noise_key import SECRETS
 
 _COMPILING = 'Compiling the rounds and the evaluations (once)'
 _SECONDS_BETWEEN_WRITES = 20.0  # of metrics.parquet, between checkpoints
@@ -145,7 +144,7 @@ def with_client_states(
   if config.client_states != 'disk':
     return machine
   path = None if store is None else store.client_states
-  return runtime.with_states_on_disk(machine, path, fixed=checkpoints.CONSTANT | SECRETS)
+  return runtime.with_states_on_disk(machine, path, fixed=checkpoints.UNCHANGING)
 
 
 def _store(folder: results.RunFolder) -> Store:
@@ -229,7 +228,7 @@ def _finish(loop: Loop, population: Population, folder: results.RunFolder | None
   """Writes the results of the finished run."""
   (experiment,), (table,) = loop.runs, loop.tables
   privacy = loop.privacy_report(0)
-  summary = loop.summary(0, privacy)
+  summary = summary_of(loop, 0, privacy)
   metric = experiment.main_metric
   loop.save()
   if folder is not None:

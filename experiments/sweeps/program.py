@@ -16,7 +16,7 @@ from experiments.folder.store import Store
 from experiments.running import interruption, runner
 from experiments.running.build import Experiment
 from experiments.running.keeping import Keeper
-from experiments.running.loop import Loop
+from experiments.running.loop import Loop, summary_of
 from experiments.running.parts import Parts
 from experiments.running.population import Population
 from experiments.sweeps import record, sharing
@@ -192,7 +192,7 @@ def _finish(
   folder.write_json('privacy.json', privacy)
   loop.tables[index].write(folder.path / 'metrics.parquet')
   # Last, because it says that the run is finished.
-  summary = {**loop.summary(index, privacy), 'name': name, 'runs_at_once': len(loop.runs)}
+  summary = {**summary_of(loop, index, privacy), 'name': name, 'runs_at_once': len(loop.runs)}
   folder.write_json('summary.json', summary)
   folder.rest()
   noise_keys.forget(folder.path)

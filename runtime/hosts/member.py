@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from runtime import interface, trees
+from runtime import interface, stored_states, trees
 from runtime.hosts import pieces
 from runtime.hosts import rows as rows_lib
+from runtime.hosts import states as states_lib
+from runtime.xla import devices as devices_lib
 from runtime.xla import runtime as xla_runtime
 from runtime.xla import stages as stages_lib
 
@@ -64,12 +66,15 @@ class Answer:
     totals: of the stage.
     results: with the last task, the leaves [n, ...] of the result's parts at CLIENTS; without
       those that went to the states.
+    slots: where the records of the task's clients are now, if their states are on disk and
+      have been written.
     seconds: the time that it took.
     compiled: programs compiled in it.
   """
 
   totals: dict[str, Any]
   results: list[list[np.ndarray]]
+  slots: np.ndarray | None
   seconds: float
   compiled: int
 
@@ -95,6 +100,8 @@ class Member:
     self._placed: dict[int, Any] = {}
     self._plans: dict[int, pieces.Pieces] = {}
     self._round: int | None = None
+    self._written: dict[int, int] = {}  # by handle of states on disk, the round of the last write
+    self._room: dict[int, int] = {}  # clients whose states are read at once
     self._turn: pieces.Turn | None = None
 
   def name(self) -> str:
@@ -144,13 +151,34 @@ class Member:
     tree = self._arrived(handle)
     self._placed[handle] = self._machine.place_states(tree if fill is None else fill(first, tree))
 
+  def store_states(self, handle: int, first: int, storing: states_lib.Storing) -> Any:
+    """Takes the rows that came as its clients' initial states, and keeps those on disk.
+
+    Returns:
+      A snapshot of the records, as they are.
+    """
+    placed = storing.stored(self._arrived(handle), first, self.name())
+    self._placed[handle] = placed
+    return placed.written.snapshot()
+
+  def snapshot(self, handle: int) -> Any:
+    """A snapshot of states on disk; see `Records.snapshot`."""
+    return self._placed[handle].written.snapshot()
+
+  def undo(self, handle: int, last: int) -> None:
+    """Takes back what a round after the `last` one has written of states on disk."""
+    if self._written.get(handle, last) > last:
+      self._placed[handle].written.undo()
+      del self._written[handle]
+
   def visit(self, handle: int, function: Any, first: int) -> Any:
     """What `function(first, states)` gives of its clients' states."""
     return function(first, self.states(handle, slice(None)))
 
   def drop(self, handle: int) -> None:
     """Forgets arrays or states."""
-    self._placed.pop(handle, None)
+    for known in (self._placed, self._written, self._room):
+      known.pop(handle, None)
     self._arriving.pop(handle, None)
 
   def states(self, handle: int, rows: slice) -> Any:
@@ -180,15 +208,16 @@ class Member:
     turn = self._turn
     assert turn is not None
     totals = {} if task.stage is None else plan.clients(task.stage, turn, sent.parts, sent.env)
-    results = []
+    results, slots = [], None
     if task.is_last:
       results = plan.at_clients(turn, sent.parts, sent.env)
       if task.updated is not None:
-        self._update(task, results.pop(task.updated[1]))
+        slots = self._update(task, results.pop(task.updated[1]))
       self._turn = self._round = None
     return Answer(
       totals=tf.nest.map_structure(np.asarray, totals),
       results=[[np.asarray(leaf) for leaf in leaves] for leaves in results],
+      slots=slots,
       seconds=time.perf_counter() - start,
       compiled=self._machine.compiled_programs - before,
     )
@@ -206,22 +235,45 @@ class Member:
           placed = self._placed[handle]
           if isinstance(placed, _ByCohort):
             placed, rows[position] = placed.take(rows[position])
+          elif isinstance(placed, stored_states.StoredStates):
+            placed, rows[position] = self._read(handle, placed, rows[position])
           leaves = trees.flatten(type_, placed.tree, 'data')
       result.append(leaves)
     return result, rows
 
-  def _update(self, task: Task, new: list[Any]) -> None:
+  def _read(
+    self, handle: int, states: stored_states.StoredStates, rows: np.ndarray
+  ) -> tuple[interface.ClientData, np.ndarray]:
+    """Some clients' states from disk, and their rows therein."""
+    assert states.num_clients is not None
+    if len(rows) > self._room.get(handle, 0):  # cohorts of varying size share a form
+      self._room[handle] = devices_lib.padded_size(len(rows), states.num_clients)
+    places = np.arange(len(rows), dtype=np.int32)
+    room = max(1, self._room.get(handle, 0))
+    tree = states.read(rows, places, room)
+    return interface.ClientData(tree=tree, num_clients=room, num_rows=room), places
+
+  def _update(self, task: Task, new: list[Any]) -> np.ndarray | None:
+    """Gives the states their new values; returns the slots of those on disk."""
     assert task.updated is not None
     position = task.updated[0]
     handle = task.handles[position]
     if handle is None:
-      return
+      return None
     types = [t for t in self._plans[task.plan].part_types if stages_lib.is_client_part(t)]
     states: interface.ClientStates = self._placed[handle]
+    rows = task.rows[position]
+    if isinstance(states, stored_states.StoredStates):
+      if len(rows):
+        tree = trees.container(types[position], (np.asarray(leaf) for leaf in new))
+        states.write(rows, np.arange(len(rows)), tree)
+        self._written[handle] = task.round
+      return states.written.slots(rows)
     variables = trees.flatten(types[position], states.tree, 'client_states')
-    index = task.rows[position][:, np.newaxis]
+    index = rows[:, np.newaxis]
     for variable, value in zip(variables, new, strict=True):
       variable.scatter_nd_update(index, value)
+    return None
 
 
 class _ByCohort:

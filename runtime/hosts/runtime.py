@@ -7,6 +7,9 @@ import collections
 import dataclasses
 import functools
 import itertools
+import os
+import pathlib
+import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -15,9 +18,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from runtime import interface, trees
+from runtime import interface, stored_states, trees
+from runtime import records as records_lib
 from runtime.hosts import member, pieces, stragglers
 from runtime.hosts import rows as rows_lib
+from runtime.hosts import states as states_lib
 from runtime.hosts.crew import Crew
 from runtime.xla import context as context_lib
 from runtime.xla import runtime as xla_runtime
@@ -34,6 +39,8 @@ class _Spread:
     self.num_clients = num_clients
     self.at: set[int] = set()  # the members that have theirs
     self.load: Any = None  # gives a member its own; else they are sent
+    self.changes = False  # states, which a member that is lost takes with it
+    self.on_disk: states_lib.OnDisk | None = None  # unless they are there
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,6 +82,8 @@ class HostsRuntime(interface.Runtime):
     self._placed: weakref.WeakSet[_Spread] = weakref.WeakSet()
     self._dropped: collections.deque[int] = collections.deque()
     self._stragglers = stragglers.Stragglers(crew.size)
+    self._storing: tuple[pathlib.Path | None, frozenset[str]] | None = None
+    self._last_round = -1  # the number of the last call that was over
     self.bytes_sent = 0  # to one member; all get the same
     self.bytes_received = 0  # from all members together
 
@@ -123,8 +132,62 @@ class HostsRuntime(interface.Runtime):
         calls[index] = self._crew.call(index, 'load_ahead', spread.handle, own)
     self._crew.gather(calls)
 
-  def place_states(self, tree: Any, *, allow_nan: bool = False) -> interface.ClientStates:
-    return self._place_states(tree, None, allow_nan)
+  def store_states(self, folder: str | os.PathLike | None, fixed: frozenset[str]) -> None:
+    """Has the members keep the states that will be placed on disk.
+
+    Args:
+      folder: where, which every member must see; by default a temporary one of this machine.
+      fixed: names on the first level of the states that no round changes.
+    """
+    self._storing = (None if folder is None else pathlib.Path(folder).resolve(), fixed)
+
+  def place_states(
+    self,
+    tree: Any,
+    *,
+    allow_nan: bool = False,
+    snapshot: records_lib.Snapshot | None = None,
+  ) -> interface.ClientStates:
+    """Makes the states of a population; `snapshot` as for `StoringRuntime.place_states`."""
+    if self._storing is None or not stored_states.changes(tree or {}, self._storing[1]):
+      return self._place_states(tree, None, allow_nan)
+    tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
+    folder, fixed = self._storing
+    keeps = None
+    if folder is None:
+      keeps = tempfile.TemporaryDirectory(prefix='client_states-')
+      folder = pathlib.Path(keeps.name)
+    spread = self._spread(tree, len(arrays[0]))
+    spread.on_disk = states_lib.OnDisk(folder, fixed, keeps)
+    spread.changes = True
+    weakref.finalize(spread, spread.on_disk.close)
+    for index in range(self._crew.size):
+      self._store(spread, index, spread.on_disk.storing(snapshot))
+    return states_lib.HostStates(
+      tree=spread,
+      num_clients=spread.num_clients,
+      fetch=trees.to_numpy,
+      initial=tree,
+      on_disk=spread.on_disk,
+      take_snapshots=functools.partial(self._take_snapshots, spread),
+    )
+
+  def _store(self, spread: _Spread, index: int, storing: states_lib.Storing) -> None:
+    """Has a member keep its clients' states on disk."""
+    assert spread.on_disk is not None
+    own = self._own(index, spread.num_clients)
+    first, last = self._ends(spread.num_clients)[index]
+    if first == last:  # somebody's, for their form; they are written nowhere
+      storing = dataclasses.replace(storing, snapshot=None)
+    self._send_rows(index, spread.handle, spread.tree, own)
+    begun = self._ask(index, 'store_states', spread.handle, own.start, storing)
+    if first < last:
+      spread.on_disk.begun(index, own, begun)
+
+  def _take_snapshots(self, spread: _Spread) -> dict[int, Any]:
+    ends = enumerate(self._ends(spread.num_clients))
+    have = [index for index, (first, last) in ends if first < last]
+    return self._crew.gather({i: self._crew.call(i, 'snapshot', spread.handle) for i in have})
 
   def fill_states(self, tree: Any, fill: Any) -> interface.ClientStates:
     return self._place_states(tree, fill, False)
@@ -141,6 +204,7 @@ class HostsRuntime(interface.Runtime):
       self._send_rows(index, spread.handle, tree, own)
       calls[index] = self._crew.call(index, 'place_states', spread.handle, fill, own.start)
     self._crew.gather(calls)
+    spread.changes = True
     # From here on the members know them better.
     spread.tree = trees.map_leaves(lambda leaf: leaf[:0], tree)
     return interface.ClientStates(
@@ -188,8 +252,24 @@ class HostsRuntime(interface.Runtime):
     parameter = list(computation.type_signature.parameter)
     states = client_states or self.place_states(None)
     chosen = interface.evaluation_rows(rows, data_rows, data.num_clients, states.num_clients, None)
-    _, (leaves,) = self._run(computation, parameter, server_state, states, data, chosen[0], None)
-    return trees.container(computation.type_signature.result.member, iter(leaves))
+    found: list[np.ndarray] = []
+    ways = self._parts(states, len(chosen[0][0]))
+    for part in ways:
+      own = (chosen[0][0][part], chosen[0][1][part])
+      _, (leaves,) = self._run(computation, parameter, server_state, states, data, own, None)
+      if not found:
+        found = [np.empty([len(chosen[0][0]), *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
+      for whole, leaf in zip(found, leaves, strict=True):
+        whole[part] = leaf
+    return trees.container(computation.type_signature.result.member, iter(found))
+
+  def _parts(self, states: interface.ClientStates, count: int) -> list[slice]:
+    """Which clients are evaluated together: all, or of states on disk what memory is to hold."""
+    if not isinstance(states, states_lib.HostStates):
+      return [slice(None)]
+    bytes_of_all = count * sum(leaf[:1].nbytes for leaf in trees.leaves_of(states.initial))
+    number = max(1, -(-bytes_of_all // (stored_states.BYTES_AT_ONCE * self._crew.size)))
+    return [slice(start, None, number) for start in range(number)]  # everyone has work in each
 
   def to_numpy(self, tree: Any) -> Any:
     return trees.to_numpy(tree)
@@ -198,14 +278,32 @@ class HostsRuntime(interface.Runtime):
   def description(self) -> str:
     return f'XLA on {self._crew.size} cohort workers'
 
-  def recover(self) -> str:
+  def recover(self) -> interface.Recovery:
     lost = self._crew.replace_lost()
     for index in lost:
       self._known[index] = set()
       for spread in self._placed:
         spread.at.discard(index)
-    words = ', '.join(str(index) for index in lost)
-    return f'cohort worker {words} was lost and has been replaced'
+    states = [spread for spread in self._placed if spread.changes]
+    keeps_states = all(spread.on_disk is not None for spread in states)
+    if keeps_states:
+      for spread in states:
+        self._go_back(spread, lost)
+    return interface.Recovery(
+      words=f'cohort worker {", ".join(map(str, lost))} was lost and has been replaced',
+      keeps_states=keeps_states,
+    )
+
+  def _go_back(self, spread: _Spread, lost: Sequence[int]) -> None:
+    """Gives states on disk the values that they had when the last call was over."""
+    assert spread.on_disk is not None
+    for index in range(self._crew.size):
+      if index in lost:
+        first, last = self._ends(spread.num_clients)[index]
+        disk = spread.on_disk
+        self._store(spread, index, disk.again(index) if first < last else disk.storing(None))
+      else:
+        self._ask(index, 'undo', spread.handle, self._last_round)
 
   def close(self) -> None:
     self._crew.close()
@@ -364,12 +462,20 @@ class HostsRuntime(interface.Runtime):
         _sent(plan, stage, stage == last, parts, env),
       )  # fmt: skip
       totals = [answer.totals for answer in answers]
+    self._round_is_over(call, states, shares, answers)
     order = np.argsort(np.concatenate([share.positions for share in shares]))
     joined = [
       [np.concatenate(leaf)[order] for leaf in zip(*of_part, strict=True)]
       for of_part in zip(*(answer.results for answer in answers), strict=True)
     ]
     return server.at_server(parts, env), joined
+
+  def _round_is_over(self, call: int, states: Any, shares, answers) -> None:
+    """Nobody who is lost from here on takes anything of a call with him."""
+    self._last_round = call
+    for index, (share, answer) in enumerate(zip(shares, answers, strict=True)):
+      if answer.slots is not None and len(share.rows[0]):
+        states.on_disk.written(index, share.rows[0], answer.slots)
 
   def _shares(self, states, data, state_rows: np.ndarray, data_rows: np.ndarray) -> list[_Share]:
     """What each member does of a cohort."""

@@ -23,6 +23,9 @@ class FakeStates:
   def to_numpy(self):
     return Tree((name, leaf.copy()) for name, leaf in self.tree.items())
 
+  def kept(self):
+    return self.to_numpy()
+
   def snapshot(self):
     return {'clients': self.to_numpy()}
 

@@ -58,14 +58,33 @@ def test_where_states_are_may_not_change_while_a_run_goes_on(tmp_path):
     run(tmp_path / 'run', method='ditto', client_states='disk', callbacks=[Stop()])
   with pytest.raises(ValueError, match=r'--client_states=memory: .* was begun with .*=disk'):
     run(tmp_path / 'run', method='ditto', resume=True)
-  (tmp_path / 'run' / 'checkpoints' / 'client_states').unlink()
-  with pytest.raises(ValueError, match="client_states lacks clients' states"):
+  (file,) = (tmp_path / 'run' / 'checkpoints' / 'client_states').iterdir()
+  file.unlink()
+  with pytest.raises(ValueError, match="lacks clients' states: it has 0 records"):
     run(tmp_path / 'run', method='ditto', client_states='disk', resume=True)
 
 
-def test_workers_have_their_states_in_memory():
-  with pytest.raises(ValueError, match='disk cannot be used with --cohort_workers=2'):
-    ExperimentConfig(method='ditto', client_states='disk', cohort_workers=2)
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_what_workers_have_on_disk_one_process_goes_on_with(tmp_path):
+  pytest.importorskip('ray', reason='needs the extra "cluster" (ray)')
+  expected = run(tmp_path / 'memory', method='ditto')
+  disk = dict(method='ditto', client_states='disk')
+  with pytest.raises(KeyError):
+    run(tmp_path / 'disk', **disk, cohort_workers=2, callbacks=[Stop()])
+  files = tmp_path / 'disk' / 'checkpoints' / 'client_states'
+  assert len([path for path in files.iterdir() if path.name[0] != '.']) == 2
+  found = run(tmp_path / 'disk', **disk, resume=True)
+  assert len(list(files.iterdir())) == 3  # the checkpoint before still names the workers'
+  rows, others = table(tmp_path / 'memory'), table(tmp_path / 'disk')
+  pd.testing.assert_frame_equal(rows, others, rtol=1e-3, atol=1e-5)
+  assert found.privacy == expected.privacy
+  rows = np.array([11, 0, 5])
+  np.testing.assert_allclose(
+    found.client_states.to_numpy(rows)['model']['weights'],
+    expected.client_states['model']['weights'][rows],
+    rtol=1e-4, atol=1e-6,
+  )  # fmt: skip
 
 
 def _rows(tree, rows):

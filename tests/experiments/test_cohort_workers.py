@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import checkpoints
 from experiments.running import runner
@@ -33,6 +34,7 @@ FEDERATIONS = {
     noise_key='rehearsal',
   ),
 }  # fmt: skip
+FEDERATIONS['on disk'] = {**FEDERATIONS['cross-device'], 'client_states': 'disk'}
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -78,7 +80,7 @@ def run(settings, **options):
   return result, values
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(but=['on disk'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FEDERATIONS)
 def test_a_lost_worker_changes_no_number(name, tmp_path, crews, capsys):
@@ -89,20 +91,27 @@ def test_a_lost_worker_changes_no_number(name, tmp_path, crews, capsys):
     callbacks=[killer],
   )
   assert killer.killed
-  assert 'cohort worker 1 was lost and has been replaced; going on after round 3' in (
-    capsys.readouterr().err
-  )
+  # The round in which it was missed, or what follows that round, is done again; else all that
+  # came after the last checkpoint.
+  after = '[56]' if name == 'on disk' else '3'
+  words = f'cohort worker 1 was lost and has been replaced; going on after round {after}'
+  assert re.search(words, capsys.readouterr().err)
   example.assert_same(
     tf.nest.flatten(plain.server_state), tf.nest.flatten(found.server_state), rtol=1e-4
   )
   example.assert_same(
-    tf.nest.flatten(plain.client_states), tf.nest.flatten(found.client_states), rtol=1e-4
+    tf.nest.flatten(_in_memory(plain)), tf.nest.flatten(_in_memory(found)), rtol=1e-4
   )
   assert values.keys() == expected.keys()
   np.testing.assert_allclose(
     [values[k] for k in expected], list(expected.values()), rtol=1e-3, atol=1e-5
   )
   assert found.privacy['epsilon'] == plain.privacy['epsilon']
+
+
+def _in_memory(result):
+  states = result.client_states
+  return states.to_numpy() if isinstance(states, runtime.StoredStates) else states
 
 
 def _processes_of(mark):

@@ -93,6 +93,23 @@ def next_round(server, client, data):
   )
 
 
+@tff.tensorflow.computation(SERVER, CLIENT, DATA)
+def _seen(server, client, data):
+  return collections.OrderedDict(
+    state=client['steps'], data=data['client_id'], server=server['round']
+  )
+
+
+@tff.federated_computation(
+  tff.FederatedType(SERVER, tff.SERVER),
+  tff.FederatedType(CLIENT, tff.CLIENTS),
+  tff.FederatedType(DATA, tff.CLIENTS),
+)
+def look(server, client, data):
+  """An evaluation that says of each client whose state and whose data it has."""
+  return tff.federated_map(_seen, (tff.federated_broadcast(server), client, data))
+
+
 def data(clients=CLIENTS, seed=0):
   """Arrays [K, ...]; clients differ in their number of steps, one takes none."""
   rng = np.random.default_rng(seed)
@@ -140,7 +157,7 @@ def run(machine, cohorts=COHORTS, learning_rate=0.1):
 
 
 def assert_same(a, b, rtol=1e-5):
-  """All numbers agree to 1e-5, relative to the largest of their array."""
+  """All numbers agree to `rtol`, relative to the largest of their array."""
   for x, y in zip(tf.nest.flatten(a), tf.nest.flatten(b), strict=True):
     x, y = np.asarray(x), np.asarray(y)
     scale = np.max(np.abs(x), initial=1e-3, where=np.isfinite(x))

@@ -1,15 +1,21 @@
 """Rounds over several members: the numbers of one process, whatever is sent where."""
 
+import collections
+import dataclasses
 import pickle
 import warnings
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import runtime
 from processes import registry
+from runtime import stored_states
+from runtime.hosts import member
 from runtime.hosts import runtime as hosts_runtime
+from runtime.hosts import states as states_lib
 from runtime.noise_key import NoiseKey
 from tests.processes import small_federation as small
 from tests.runtime import example_process as example
@@ -118,11 +124,168 @@ def test_a_lost_member_is_replaced_and_takes_its_clients_again(reference):
   crew = LocalCrew(3)
   with hosts_runtime.HostsRuntime(crew) as machine:
     example.run(machine)
+    states = machine.place_states(example.client_states())
     crew.lost = {1}
     with pytest.raises(runtime.MemberLostError):
       example.run(machine)
-    assert machine.recover() == 'cohort worker 1 was lost and has been replaced'
+    assert states.num_clients  # are still there, and some of theirs were lost
+    assert machine.recover() == runtime.Recovery(
+      words='cohort worker 1 was lost and has been replaced', keeps_states=False
+    )
     example.assert_same(reference, example.run(machine))
+
+
+@pytest.mark.slow
+def test_with_states_on_disk_rounds_are_those_of_memory_to_the_bit(tmp_path):
+  with hosts_runtime.HostsRuntime(LocalCrew(2)) as machine:
+    expected = example.run(machine)
+    found = example.run(runtime.with_states_on_disk(machine, tmp_path / 'states'))
+  for one, other in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+_SERVER, _CLIENT = np.float32, collections.OrderedDict(sum=tff.TensorType(np.float32, (2,)))
+
+
+@tff.tensorflow.computation(np.float32, _CLIENT, _CLIENT)
+def _add(server, client, data):
+  return collections.OrderedDict(sum=client['sum'] / 2 + data['sum'] + server)
+
+
+@tff.tensorflow.computation(_CLIENT)
+def _total(client):
+  return tf.reduce_sum(client['sum'])
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def _move(server, total):
+  return server / 2 + total / 10
+
+
+@tff.federated_computation(
+  tff.FederatedType(_SERVER, tff.SERVER),
+  tff.FederatedType(_CLIENT, tff.CLIENTS),
+  tff.FederatedType(_CLIENT, tff.CLIENTS),
+)
+def adding(server, client, data):
+  """A process which compiles fast, and whose states tell how often each round was run."""
+  client = tff.federated_map(_add, (tff.federated_broadcast(server), client, data))
+  total = tff.federated_sum(tff.federated_map(_total, client))
+  return tff.federated_map(_move, (server, total)), client, total
+
+
+class Losing(LocalCrew):
+  """Loses a member in some calls of `work`, before or after the others have done theirs."""
+
+  def __init__(self, size, losses):
+    super().__init__(size)
+    self._losses = dict(losses)  # by call: (member, whether the others are at work first)
+    self._works = 0
+    self.number_lost = 0
+
+  def gather(self, calls):
+    self._works += self.calls[-1][1] == 'work'
+    lost, others_first = self._losses.pop(self._works, (None, False))
+    if lost is not None and self.calls[-1][1] == 'work':
+      self.number_lost += 1
+      self.lost = {lost}
+      if others_first:
+        super().gather({index: call for index, call in calls.items() if index != lost})
+    return super().gather(calls)
+
+
+def go_on(machine, folder, *, keep=()):
+  """Rounds of `adding`, each again where a member was lost in it; the end, and checkpoints."""
+  machine = runtime.with_states_on_disk(machine, folder)
+  numbers = np.arange(14, dtype=np.float32).reshape(7, 2)
+  data, states = machine.place({'sum': numbers}), machine.place_states({'sum': 0 * numbers})
+  server, kept = np.float32(1), []
+  for number, cohort in enumerate(example.COHORTS * 2):
+    while True:
+      try:
+        server, _ = machine.round(adding, server, states, data, cohort)
+        break
+      except runtime.MemberLostError:
+        assert machine.recover().keeps_states
+    if number in keep:
+      kept.append((states.snapshot()['client_records'], states.to_numpy()))
+  return machine.to_numpy(server), states.to_numpy(), kept
+
+
+# By round, from 1, each of which has one stage with clients.
+LOSSES = {1: (1, True), 3: (0, False), 4: (2, True), 6: (1, True)}
+
+
+@pytest.mark.parametrize('size', [1, 9])
+def test_with_states_on_disk_any_number_of_members_has_the_same_states(tmp_path, size):
+  """Also more members than clients, of whom some have none."""
+  found = []
+  for each in (2, size):
+    with hosts_runtime.HostsRuntime(LocalCrew(each)) as machine:
+      found.append(go_on(machine, tmp_path / str(each))[:2])
+  example.assert_same(*found)
+
+
+def test_with_states_on_disk_only_the_round_in_which_a_member_is_lost_is_run_again(tmp_path):
+  crew = Losing(3, LOSSES)
+  with hosts_runtime.HostsRuntime(crew) as machine:
+    *found, kept = go_on(machine, tmp_path / 'lost', keep=(2, 4))
+  assert crew.number_lost == len(LOSSES)
+  with hosts_runtime.HostsRuntime(LocalCrew(3)) as machine:
+    *expected, _ = go_on(machine, tmp_path / 'well')
+  for one, other in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+    np.testing.assert_array_equal(one, other)
+  # Both checkpoints are what they were, for any number of members.
+  for size, (snapshot, states) in zip((2, 3), kept, strict=True):
+    with hosts_runtime.HostsRuntime(LocalCrew(size)) as machine:
+      runtime.with_states_on_disk(machine, tmp_path / 'lost')
+      again = machine.place_states({'sum': np.zeros([7, 2], np.float32)}, snapshot=snapshot)
+      example.assert_same(states, again.to_numpy(), rtol=0)
+
+
+@pytest.mark.parametrize('what', ['undo', 'slots'])
+def test_a_recovery_that_forgets_is_found(tmp_path, monkeypatch, what):
+  """The broken twins: others keep what they wrote in the lost round; the lost begins anew."""
+  if what == 'undo':
+    monkeypatch.setattr(member.Member, 'undo', lambda *arguments: None)
+  else:
+    plain = states_lib.OnDisk.again
+    monkeypatch.setattr(
+      states_lib.OnDisk, 'again', lambda *a: dataclasses.replace(plain(*a), slots=None)
+    )
+  with pytest.raises(AssertionError):
+    test_with_states_on_disk_only_the_round_in_which_a_member_is_lost_is_run_again(tmp_path)
+
+
+def test_clients_without_states_lose_nothing_with_a_member():
+  crew = LocalCrew(2)
+  with hosts_runtime.HostsRuntime(crew) as machine:
+    machine.place(example.data())
+    crew.lost = {1}
+    assert machine.recover().keeps_states
+
+
+def test_a_member_that_does_not_see_the_folder_says_so(tmp_path, monkeypatch):
+  monkeypatch.setattr(states_lib.pathlib.Path, 'touch', lambda self: None)
+  with hosts_runtime.HostsRuntime(LocalCrew(2)) as machine:
+    runtime.with_states_on_disk(machine, tmp_path)
+    with pytest.raises(ValueError, match=r'does not see .* an --output_dir that every worker sees'):
+      machine.place_states(example.client_states())
+
+
+def test_states_on_disk_are_evaluated_in_parts(tmp_path, monkeypatch):
+  whole = example.client_states(11) | {'steps': np.arange(11, dtype=np.int32)}
+  rows = np.array([6, 0, 1, 10, 2, 5, 9])
+  for most in (2**26, 2 * 20):
+    monkeypatch.setattr(stored_states, 'BYTES_AT_ONCE', most)
+    with hosts_runtime.HostsRuntime(LocalCrew(2)) as machine:
+      runtime.with_states_on_disk(machine, tmp_path)
+      states, data = machine.place_states(whole), machine.place(example.data(11))
+      found = machine.evaluate(example.look, example.server_state(), states, data, rows)
+      np.testing.assert_array_equal(found['state'], rows)
+      np.testing.assert_array_equal(found['data'], rows)
+      works = sum(method == 'work' for _, method, _ in machine._crew.calls)
+      assert works == 2 * (1 if most > 1000 else 2)
 
 
 def load_some(first, last):

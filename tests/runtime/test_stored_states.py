@@ -1,21 +1,19 @@
 """Clients' states on disk: the numbers of memory, and what happens to records between snapshots."""
 
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 import runtime
+from runtime import records as records_lib
 from runtime import stored_states, trees
 from tests.runtime import example_process as example
 
 SIZES = [4, 8]
 
 
-def records(path, clients=12):
-  return stored_states.Records(path / 'states', SIZES, clients)
+def records(path, clients=12, first=0):
+  return records_lib.Records(path, SIZES, clients, first=first)
 
 
 def write(store, clients, value):
@@ -39,7 +37,13 @@ def test_both_kept_snapshots_stay_as_they_were_whatever_is_written(tmp_path):
   rng, store = np.random.default_rng(0), records(tmp_path)
   kept = []
   for step in range(1, 200):
+    before = content(store)
     write(store, rng.choice(12, size=rng.integers(1, 8), replace=False).tolist(), step % 256)
+    if kept and rng.random() < 0.2:  # lost, and another goes on from what is known of it
+      store = again(store, tmp_path, kept[-1][0])
+    elif rng.random() < 0.3:
+      store.undo()
+      assert content(store) == before
     if rng.random() < 0.3:
       kept = [*kept, (store.snapshot(), content(store))][-2:]
     for snapshot, expected in kept:
@@ -51,8 +55,57 @@ def test_both_kept_snapshots_stay_as_they_were_whatever_is_written(tmp_path):
       store = records(tmp_path)
       store.restore(kept[chosen][0])
       kept = kept[: chosen + 1]
-  # Twelve clients, as often changed since two snapshots, and no more.
-  assert (tmp_path / 'states').stat().st_size <= 3 * 12 * sum(SIZES)
+  # Twelve clients, as often changed since two snapshots, the last write's 7, and no more.
+  assert store.path.stat().st_size <= (3 * 12 + 7) * sum(SIZES)
+
+
+def again(store, path, snapshot):
+  """Other records with the same file and slots, from the last snapshot and the slots now."""
+  other = records(path)
+  other.restore(snapshot, store.slots(np.arange(12)))
+  assert content(other) == content(store)
+  return other
+
+
+def test_only_the_last_write_is_taken_back(tmp_path):
+  store = records(tmp_path)
+  for value in (1, 2, 3):
+    write(store, [0, value], value)
+  for _ in range(2):
+    store.undo()
+    assert content(store) == {0: 2, 1: 1, 2: 2}
+  write(store, [5], 9)
+  store.snapshot()
+  store.undo()
+  assert content(store) == {0: 2, 1: 1, 2: 2, 5: 9}
+
+
+def test_records_of_other_files_are_copied(tmp_path, monkeypatch):
+  """Three files' records to two, and back to one; the old files stay as they are."""
+  monkeypatch.setattr(records_lib, '_BYTES_AT_ONCE', 2 * sum(SIZES))
+  snapshot = {}
+  for first in (0, 4, 8):
+    store = records(tmp_path, 4, first)
+    write(store, [0, 2, 3], first + 1)
+    snapshot |= store.snapshot()
+  files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+  for sizes in ((6, 6), (12,)):
+    following, first = {}, 0
+    for size in sizes:
+      store = records(tmp_path, size, first)
+      store.restore(snapshot)
+      following |= store.snapshot()
+      first += size
+    snapshot = following
+  clients, places = np.array([0, 2, 3, 4, 6, 7, 8, 10, 11]), np.arange(9)
+  np.testing.assert_array_equal(np.flatnonzero(store.has(np.arange(12))), clients)
+  parts = [np.zeros([9, size], np.uint8) for size in SIZES]
+  store.read(clients, parts, places)
+  np.testing.assert_array_equal(parts[0][:, 0], clients % 4)
+  np.testing.assert_array_equal(parts[1][:, -1], clients // 4 * 4 + 1)
+  assert {path: path.read_bytes() for path in files} == files
+  records_lib.remove_others(tmp_path, snapshot)
+  assert [path.name for path in tmp_path.iterdir()] == list(snapshot)
 
 
 def test_a_snapshot_again_takes_the_place_of_the_last_one_only(tmp_path):
@@ -74,14 +127,13 @@ def test_a_snapshot_again_takes_the_place_of_the_last_one_only(tmp_path):
 
 def test_a_store_that_writes_over_what_a_snapshot_has_is_found(tmp_path, monkeypatch):
   """The broken twin: every client keeps its slot."""
-  monkeypatch.setattr(
-    stored_states.Records, '_slot', lambda self, old: old or _next(self)
-  )  # fmt: skip
+  plain = records_lib.Records.write
 
-  def _next(store):
-    store._end += 1
-    return store._end
+  def write_over(self, clients, parts, places):
+    self._free += [slot for slot in self._slots[clients].tolist() if slot]
+    plain(self, clients, parts, places)
 
+  monkeypatch.setattr(records_lib.Records, 'write', write_over)
   with pytest.raises(AssertionError):
     test_both_kept_snapshots_stay_as_they_were_whatever_is_written(tmp_path)
 
@@ -90,17 +142,17 @@ def test_a_file_that_was_cut_or_lost_is_no_file_of_zeros(tmp_path):
   store = records(tmp_path)
   write(store, [1, 2, 3], 7)
   snapshot = store.snapshot()
-  (tmp_path / 'states').write_bytes(bytes(2 * sum(SIZES)))
+  store.path.write_bytes(bytes(2 * sum(SIZES)))
   with pytest.raises(ValueError, match='has 2 records, and the checkpoint points to the record 3'):
     records(tmp_path).restore(snapshot)
-  (tmp_path / 'states').unlink()
+  store.path.unlink()
   with pytest.raises(ValueError, match="lacks clients' states"):
     records(tmp_path).restore(snapshot)
 
 
 def test_a_full_disk_is_said(tmp_path, monkeypatch):
-  monkeypatch.setattr(stored_states.os, 'pwritev', lambda *arguments: 3)
-  with pytest.raises(OSError, match=r'cannot write .*states: the disk is full'):
+  monkeypatch.setattr(records_lib.os, 'pwritev', lambda *arguments: 3)
+  with pytest.raises(OSError, match=r'cannot write .*0000000000.*: the disk is full'):
     write(records(tmp_path), [1], 7)
 
 
@@ -125,22 +177,7 @@ def test_rounds_on_tffs_own_runtime(native):
 
 def test_long_populations_are_evaluated_in_parts(tmp_path, monkeypatch):
   """Two settings of 7 clients, 3 at a time: each client with its own state and data."""
-
-  @tff.tensorflow.computation(example.SERVER, example.CLIENT, example.DATA)
-  def look(server, client, data):
-    return collections.OrderedDict(
-      state=client['steps'], data=data['client_id'], server=server['round']
-    )
-
-  @tff.federated_computation(
-    tff.FederatedType(example.SERVER, tff.SERVER),
-    tff.FederatedType(example.CLIENT, tff.CLIENTS),
-    tff.FederatedType(example.DATA, tff.CLIENTS),
-  )
-  def evaluation(server, client, data):
-    return tff.federated_map(look, (tff.federated_broadcast(server), client, data))
-
-  monkeypatch.setattr(stored_states, '_BYTES_AT_ONCE', 3 * 2 * 20)
+  monkeypatch.setattr(stored_states, 'BYTES_AT_ONCE', 3 * 2 * 20)
   tree = example.client_states(14) | {'steps': np.arange(14, dtype=np.int32)}
   with runtime.create('xla') as machine:
     stored = runtime.with_states_on_disk(machine, tmp_path / 'states')
@@ -149,10 +186,10 @@ def test_long_populations_are_evaluated_in_parts(tmp_path, monkeypatch):
     rows = np.array([6, 0, 1, 2, 5])
     for runs in (machine, stored):
       states = runs.place_states(tree)
-      found = runs.evaluate(evaluation, server, states, data, rows, settings=2)
+      found = runs.evaluate(example.look, server, states, data, rows, settings=2)
       np.testing.assert_array_equal(found['state'], [rows, rows + 7])
       np.testing.assert_array_equal(found['data'], [rows, rows])
-      alone = runs.evaluate(evaluation, example.server_state(), states, data, data_rows=[0] * 14)
+      alone = runs.evaluate(example.look, example.server_state(), states, data, data_rows=[0] * 14)
       np.testing.assert_array_equal(alone['state'], np.arange(14))
 
 
@@ -166,13 +203,14 @@ def test_only_who_took_part_takes_space(tmp_path):
       'steps': np.arange(many, dtype=np.int32),
     }
     states, placed = stored.place_states(tree), stored.place(example.data())
-    assert not (tmp_path / 'states').exists()
+    assert not list(tmp_path.glob('states/*'))
     server = example.server_state()
     for first in (99_990, 99_993):
       server, _ = stored.round(
         example.next_round, server, states, placed, first + np.arange(5), data_rows=np.arange(5)
       )
-    assert (tmp_path / 'states').stat().st_size == 8 * 4 * example.FEATURES
+    (file,) = tmp_path.glob('states/*')
+    assert file.stat().st_size == (5 + 5) * 4 * example.FEATURES  # two had been there before
     found = states.to_numpy([5, 99_990, 99_999])
     assert not found['personal'][0].any() and not found['personal'][2].any()
     assert states.to_numpy([99_991])['personal'].any()

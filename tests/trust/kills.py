@@ -174,21 +174,22 @@ def _results(folder: pathlib.Path):
       summary,
       json.loads((run / 'privacy.json').read_text()),
       pd.read_parquet(run / 'metrics.parquet'),
-      _in_place(checkpoints.load(states[-1]).arrays, run) if states else {},
+      _in_place(checkpoints.load(states[-1]), run) if states else {},
     )
   return found
 
 
-def _in_place(arrays, run: pathlib.Path):
+def _in_place(checkpoint: checkpoints.Checkpoint, run: pathlib.Path):
   """A checkpoint's arrays; of clients' states on disk what they are, and not where."""
+  arrays, records = checkpoint.arrays, checkpoints.client_records(checkpoint)
   found = {name: a for name, a in arrays.items() if not name.startswith('client_records/')}
   if len(found) < len(arrays):
-    size = int(arrays['client_records/record_bytes'])
-    content = (run / 'checkpoints' / 'client_states').read_bytes()
-    for client, slot in zip(
-      arrays['client_records/clients'], arrays['client_records/slots'], strict=True
-    ):
-      found[f'client {client}'] = np.frombuffer(content[(slot - 1) * size : slot * size], np.uint8)
+    for name, part in records.items():
+      size = int(part['record_bytes'])
+      content = (checkpoints.client_states(run / 'checkpoints') / name).read_bytes()
+      for client, slot in zip(part['clients'], part['slots'], strict=True):
+        record = content[(slot - 1) * size : slot * size]
+        found[f'client {client}'] = np.frombuffer(record, np.uint8)
   return found
 
 
