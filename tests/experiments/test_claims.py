@@ -282,8 +282,11 @@ def test_the_command_prints_the_page_and_refuses_what_it_does_not_know(capsys):
   assert '--run=nothing-of-this-name is no claim' in capsys.readouterr().err
 
 
-def _judge_at_once(monkeypatch, tmp_path):
-  """Two commands at the same time, each with a verdict of its own; what is stored after them."""
+def _judge_at_once(monkeypatch, tmp_path, *, seconds):
+  """Two commands, each with a verdict of its own; what is stored after them.
+
+  They read what is stored at the same time, if both can within so many seconds.
+  """
   first, second = [c for c in CLAIMS if len(c.judges) == 1 and c.judges[0].theory][:2]
   monkeypatch.setattr(claims, '_STORE', tmp_path / 'verdicts.json')
   monkeypatch.setattr(claims, 'PAGE', tmp_path / 'claims.md')
@@ -295,7 +298,7 @@ def _judge_at_once(monkeypatch, tmp_path):
   def read_beside_the_other():
     stored = read()
     with contextlib.suppress(threading.BrokenBarrierError):  # locked out, it does not come
-      reading.wait(timeout=0.3)
+      reading.wait(timeout=seconds)
     return stored
 
   monkeypatch.setattr(claims, 'read_verdicts', read_beside_the_other)
@@ -315,7 +318,7 @@ def _judge_at_once(monkeypatch, tmp_path):
 
 
 def test_verdicts_of_two_commands_at_once_are_all_stored(monkeypatch, tmp_path):
-  judged, stored = _judge_at_once(monkeypatch, tmp_path)
+  judged, stored = _judge_at_once(monkeypatch, tmp_path, seconds=0.3)
   assert len(judged) == 2
   assert [verdict.remark for verdict in judged] == ['2026: a remark', '']
   assert (tmp_path / 'claims.md').read_text() == claims.page(CLAIMS, stored)
@@ -330,7 +333,7 @@ def test_without_the_lock_a_verdict_is_lost(monkeypatch, tmp_path):
 
   monkeypatch.setattr(files, 'locked', lambda path: contextlib.nullcontext())
   monkeypatch.setattr(files, 'write_atomically', write)
-  judged, _ = _judge_at_once(monkeypatch, tmp_path)
+  judged, _ = _judge_at_once(monkeypatch, tmp_path, seconds=60)
   assert len(judged) == 1
 
 
