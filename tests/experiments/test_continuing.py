@@ -28,7 +28,7 @@ SWEEP = ('--method=mr_mtl', '--dataset=exam', '--privacy=example', '--delta=1e-3
 @pytest.fixture
 def fast(monkeypatch):
   """Runs of a few lines, whatever they are asked to be."""
-  monkeypatch.setattr(runner.figures, 'draw_run', lambda *arguments, **keywords: [])
+  fakes.without_figures(monkeypatch.setattr)
   monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: fakes.FakeRuntime())
   monkeypatch.setattr(runner, 'load_dataset', lambda config: None)
   monkeypatch.setattr(

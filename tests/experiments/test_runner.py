@@ -1,6 +1,7 @@
 """The round loop: results, kills, resumes, refusals."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -28,7 +29,7 @@ def no_pld(monkeypatch):
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch, request):  # they take a second each
   if 'complete_folder' not in request.node.name:
-    monkeypatch.setattr(runner.figures, 'draw_run', lambda *arguments, **keywords: [])
+    fakes.without_figures(monkeypatch.setattr)
 
 
 @pytest.fixture(autouse=True)
@@ -161,52 +162,62 @@ def test_a_signal_keeps_the_rounds_done(tmp_path, monkeypatch, stop_after, signa
   assert_same_results(tmp_path / 'run', tmp_path / 'reference')
 
 
-def run_in_a_child(**arguments):
-  """Runs in a forked process, which is cheap as everything is imported; returns its pid."""
-  pid = os.fork()
-  if pid:
-    return pid
-  code = 1
-  try:
-    run(**arguments)
-    code = 0
-  finally:
-    os._exit(code)
+# Its processes have all imported, and none of them the threads of a TensorFlow that has been used.
+_FORKSERVER = multiprocessing.get_context('forkserver')
+_FORKSERVER.set_forkserver_preload([__name__])
+
+
+def run_slowly(folder, values):
+  """A run whose rounds can be hit, in a process of its own."""
+  machine = fakes.FakeRuntime()
+  machine.seconds_per_round = 0.02
+  accounting.pld_epsilon = lambda *arguments: None
+  fakes.without_figures(setattr)
+  runner.create_runtime = lambda config, **_: machine
+  run(folder, **values)
+
+
+def run_in_a_child(folder, **values):
+  process = _FORKSERVER.Process(target=run_slowly, args=(folder, values))
+  process.start()
+  return process
 
 
 def kill_at_random(rng, folder, seconds):
-  pid = run_in_a_child(folder=folder, resume=True)
+  process = run_in_a_child(folder, resume=True)
   time.sleep(rng.uniform(0.0, seconds))
-  os.kill(pid, signal.SIGKILL)
-  return os.waitpid(pid, 0)[1]
+  process.kill()
+  process.join()
+  return process.exitcode
 
 
-def check_kills(tmp_path, fake_runtime, times):
+def check_kills(tmp_path, times):
   run(tmp_path / 'reference')
-  fake_runtime.seconds_per_round = 0.02
+  run_in_a_child(tmp_path / 'warm').join()  # starts the server
   begin = time.monotonic()
-  assert os.waitpid(run_in_a_child(folder=tmp_path / 'timing'), 0)[1] == 0
+  timed = run_in_a_child(tmp_path / 'timing')
+  timed.join()
+  assert timed.exitcode == 0
   seconds = time.monotonic() - begin
   rng = random.Random(0)
   finished = 0
   for attempt in range(times):
     # Early kills never get far: let the run come to its end now and then.
     finished += kill_at_random(rng, tmp_path / 'run', seconds * (0.4 + attempt % 5 / 4)) == 0
-  fake_runtime.seconds_per_round = 0.0
   run(tmp_path / 'run', resume=True)
   assert_same_results(tmp_path / 'run', tmp_path / 'reference')
   assert not list((tmp_path / 'run').rglob('.writing-*'))
 
 
 @pytest.mark.slow
-def test_sigkill_between_and_inside_rounds(tmp_path, fake_runtime):
-  check_kills(tmp_path, fake_runtime, times=8)
+def test_sigkill_between_and_inside_rounds(tmp_path):
+  check_kills(tmp_path, times=8)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_sigkill_many_times(tmp_path, fake_runtime):
-  check_kills(tmp_path, fake_runtime, times=50)
+def test_sigkill_many_times(tmp_path):
+  check_kills(tmp_path, times=50)
 
 
 def damage(path, how):
@@ -264,15 +275,15 @@ def test_a_run_of_other_code_is_said(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('privacy', ['client', 'none'])
-def test_a_killed_run_is_not_continued_by_other_code(tmp_path, monkeypatch, fake_runtime, privacy):
+def test_a_killed_run_is_not_continued_by_other_code(tmp_path, monkeypatch, privacy):
   """Its lost rounds have spent privacy, and other code may not replay them bit for bit."""
   values = {} if privacy == 'client' else dict(privacy='none', noise_multiplier=None, delta=None)
-  fake_runtime.seconds_per_round = 0.02
-  pid = run_in_a_child(folder=tmp_path / 'run', **values)
+  process = run_in_a_child(tmp_path / 'run', **values)
   while not list((tmp_path / 'run').rglob('*.npz')):
     time.sleep(0.005)
-  os.kill(pid, signal.SIGKILL)
-  assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+  process.kill()
+  process.join()
+  assert process.exitcode == -signal.SIGKILL
   own = provenance._versions
   monkeypatch.setattr(provenance, '_versions', lambda: {'tensorflow': '3.0'})
   if privacy == 'none':

@@ -17,7 +17,7 @@ from tests.experiments import fakes
 def fast(monkeypatch):
   monkeypatch.setattr(accounting, 'pld_epsilon', lambda *arguments: None)
   monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: fakes.FakeRuntime())
-  monkeypatch.setattr(runner.figures, 'draw_run', lambda *arguments, **keywords: [])
+  fakes.without_figures(monkeypatch.setattr)
 
 
 def experiment(folder, **values):

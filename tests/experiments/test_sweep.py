@@ -273,7 +273,7 @@ def test_one_loop_runs_one_or_several(tmp_path, monkeypatch, stopped_after):
 
   monkeypatch.setattr(accounting, 'pld_epsilon', lambda *arguments: None)  # takes seconds
   monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: fakes.FakeRuntime())
-  monkeypatch.setattr(runner.figures, 'draw_run', lambda *arguments, **keywords: [])
+  fakes.without_figures(monkeypatch.setattr)
   monkeypatch.setattr(sweep_program, '_SECONDS_BETWEEN_CHECKPOINTS', 0.0)
   data = [fakes.make_dataset(seed) for seed in range(2)]
   configs = {}

@@ -215,7 +215,7 @@ def fake_runs(monkeypatch):
   """Runs of a few milliseconds."""
   machine = fakes.FakeRuntime()
   monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: machine)
-  monkeypatch.setattr(runner.figures, 'draw_run', lambda *arguments, **keywords: [])
+  fakes.without_figures(monkeypatch.setattr)
 
   def start(folder, **values):
     defaults = dict(
