@@ -51,13 +51,19 @@ def height_of_ends(labels: Iterable[str], *, size: float = 8) -> float:
 
 
 def _end(axes: Any, line: Any) -> tuple[float, float] | None:
-  """Where a line ends, as shares of the axes' width and height; None for no line."""
-  x, y = (np.asarray(values, np.float64) for values in (line.get_xdata(), line.get_ydata()))
-  known = np.flatnonzero(np.isfinite(x) & np.isfinite(y))
-  if not len(known):
+  """Where a line ends, or leaves, as shares of the axes' width and height; None for no line."""
+  points = np.stack([np.asarray(line.get_xdata()), np.asarray(line.get_ydata())], -1)
+  points = points.astype(np.float64)[np.isfinite(points.astype(np.float64)).all(-1)]
+  if not len(points):
     return None
-  pixels = line.get_transform().transform((x[known[-1]], y[known[-1]]))
-  across, up = np.clip(axes.transAxes.inverted().transform(pixels), 0.0, 1.0)
+  places = axes.transAxes.inverted().transform(line.get_transform().transform(points))
+  inside = np.flatnonzero((places[:, 1] >= 0.0) & (places[:, 1] <= 1.0))
+  end = places[-1]
+  if len(inside) and inside[-1] < len(places) - 1:
+    last, following = places[inside[-1]], places[inside[-1] + 1]
+    border = 1.0 if following[1] > 1.0 else 0.0
+    end = last + (following - last) * (border - last[1]) / (following[1] - last[1])
+  across, up = np.clip(end, 0.0, 1.0)
   return float(across), float(up)
 
 

@@ -203,7 +203,8 @@ def against_lambda(data: ReportData) -> Drawing | None:
     title=f'Between local training and federated averaging: {symbol(name)}',
     caption=(
       'lambda = 0 is local training, a large lambda goes towards one common model. The lines '
-      f'across are the two ends.{words} {data.bands} {caption}'.rstrip()
+      'across are the two ends. A line that leaves its panel is far from all others.'
+      f'{words} {data.bands} {caption}'.rstrip()
     ),
     data=points[points['panel'].isin(chosen['asked'])].assign(along=name, metric=data.metric),
     draw=draw_against_lambda,
@@ -234,6 +235,7 @@ def draw_against_lambda(points: pd.DataFrame) -> figure.Figure:
     axes.set_title(title, loc='left')
     axes.set_xlabel(f'{along} (log scale)')
     axes.set_ylabel(layout.WORDS[metric])
+    layout.leave_out_far(axes, own, across['mean'])
     layout.scale_errors(axes, metric)
     house.label_ends(axes)
   return drawing

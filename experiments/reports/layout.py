@@ -203,10 +203,38 @@ def scale_errors(axes, metric: str) -> None:
   """A log scale for errors that differ by much: there, what happens near the best is seen."""
   values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()])
   values = values[np.isfinite(values)]
+  if not axes.get_autoscaley_on():  # what is seen of them
+    low, top = axes.get_ylim()
+    values = values[(low <= values) & (values <= top)]
   if metric != 'mse' or not len(values) or values.min() <= 0:
     return
   if values.max() > _LOG_FROM * values.min():
     house.log_y(axes)
+
+
+def leave_out_far(axes, curves: pd.DataFrame, ends: pd.Series) -> None:
+  """Keeps a method that goes wrong from flattening all others: its line leaves the picture.
+
+  Seen are the best of every method and the ends, and as much again beyond the worst of these, or
+  what seeds do.
+
+  Args:
+    axes: where.
+    curves: method, mean, std, metric.
+    ends: means of the methods that are lines across.
+  """
+  is_error = metric_of(curves) == 'mse'
+  bests = curves.groupby('method')['mean'].agg('min' if is_error else 'max')
+  seen, stds = pd.concat([bests, ends]).dropna(), curves['std'].fillna(0.0)
+  low, top = float(seen.min()), float(seen.max())
+  room = max(top - low, 2 * float(stds.median()))
+  far = curves['mean'] > top + room if is_error else curves['mean'] < low - room
+  if room == 0 or not far.any():
+    return
+  if is_error:
+    axes.set_ylim(min(low, (curves['mean'] - stds)[~far].min()) - 0.05 * room, top + room)
+  else:
+    axes.set_ylim(low - room, max(top, (curves['mean'] + stds)[~far].max()) + 0.05 * room)
 
 
 def is_crowded(part: pd.DataFrame, every: pd.DataFrame) -> bool:

@@ -12,6 +12,7 @@ import tempfile
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import text
 
@@ -183,6 +184,31 @@ def test_what_is_crowded_is_drawn_again(tmp_path):
   assert titles == ['', 'the same, epsilon 4 and more']
   for axes in drawn.axes:
     assert axes.get_xlabel().startswith('epsilon at delta 0.001 (log scale')
+
+
+@pytest.mark.parametrize('metric', ['mse', 'accuracy'])
+@pytest.mark.parametrize('std', [0.001, 0.5])
+def test_a_method_that_goes_wrong_leaves_the_picture_and_flattens_nobody(metric, std):
+  """Unless what seeds do is as large."""
+  means = {'mr_mtl': [0.5, 0.45, 0.5], 'mocha': [0.5, 0.46, 3.5], 'local': [0.5], 'fedavg': [0.52]}
+  points = pd.DataFrame(
+    [
+      dict(method=name, strength=strength, mean=mean if metric == 'mse' else 1.0 - mean)
+      for name, own in means.items()
+      for strength, mean in zip((0.1, 1.0, 10.0) if len(own) == 3 else (None,), own, strict=True)
+    ]
+  ).assign(panel='a', std=std, seeds=3, metric=metric, along='mtl_lambda')
+  with matplotlib.rc_context(house.STYLE):
+    drawn = report_figures.draw_against_lambda(points)
+  (axes,) = drawn.axes
+  low, top = axes.get_ylim()
+  assert low < points['mean'].median() < top
+  assert top - low < 0.5 if std < 0.1 else top - low > 1.0
+  assert not overlaps.faults(drawn)
+  (named,) = [text for text in axes.texts if text.get_text() == 'Mocha']
+  across, up = named.xy
+  if std < 0.1:  # it points to where the line leaves, between the second strength and the third
+    assert 0.5 < across < 0.75 and up == pytest.approx(metric == 'mse')
 
 
 @pytest.mark.slow
