@@ -6,6 +6,7 @@ cohorts, batches, noise and data, and comes out as it does when it is run alone.
 the case S = 1, whose arrays go without the settings' axis.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 import datasets
 import runtime
 from experiments.folder import checkpoints
-from experiments.folder.metrics import MetricTable
 from experiments.running import trees
 from experiments.running.build import Experiment
 from experiments.running.evaluation import Evaluator, client_data, examples_spec, placed
@@ -162,11 +162,7 @@ class Population:
   def evaluate(self) -> Callable[..., None]:
     """Evaluates the states; returns what records the metrics: see `Evaluator.record`."""
     found = self._evaluator.evaluate(self.server, self.clients)
-
-    def record(tables: Sequence[MetricTable], round_: int, *, each_client: bool) -> None:
-      self._evaluator.record(tables, round_, found, each_client=each_client)
-
-    return record
+    return functools.partial(self._evaluator.record, found=found)
 
   def arrays(self, *, with_clients: bool) -> dict[str, np.ndarray]:
     """The server's and the clients' states on the host, flat, for a checkpoint written now.

@@ -6,6 +6,7 @@ import time
 import numpy as np
 
 import datasets
+import runtime
 from experiments.folder import checkpoints, figures
 from experiments.running import build, plans, trees
 from privacy import plan
@@ -98,6 +99,38 @@ class FakeRuntime:
       for s in range(settings)
     ]
     return trees.stacked(every)
+
+
+class LosingRuntime(FakeRuntime):
+  """Loses a worker in some of its calls, before they have done anything."""
+
+  def __init__(self, losses, *, keeps_states):
+    super().__init__()
+    self._losses = dict(losses)  # by call ('round', 'evaluate', 'place'): which times, from 1
+    self._keeps_states = keeps_states
+    self._calls = collections.Counter()
+
+  def lose(self, call):
+    self._calls[call] += 1
+    if self._calls[call] in self._losses.get(call, ()):
+      raise runtime.MemberLostError('cohort worker 1 has ended')
+
+  def round(self, *arguments, **keywords):
+    self.lose('round')
+    return super().round(*arguments, **keywords)
+
+  def evaluate(self, *arguments, **keywords):
+    self.lose('evaluate')
+    return super().evaluate(*arguments, **keywords)
+
+  def place_states(self, tree):
+    states = super().place_states(tree)
+    snapshot = states.snapshot
+    states.snapshot = lambda: self.lose('snapshot') or snapshot()
+    return states
+
+  def recover(self):
+    return runtime.Recovery(words='another has its place', keeps_states=self._keeps_states)
 
 
 def _at(tree, rows):

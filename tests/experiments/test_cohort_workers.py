@@ -80,7 +80,7 @@ def run(settings, **options):
   return result, values
 
 
-@pytest.mark.exhaustive(but=['on disk'])
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FEDERATIONS)
 def test_a_lost_worker_changes_no_number(name, tmp_path, crews, capsys):

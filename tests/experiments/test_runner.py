@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 
 import datasets
+import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import provenance, results
 from experiments.folder.metrics import MetricTable
@@ -218,6 +220,41 @@ def test_sigkill_between_and_inside_rounds(tmp_path):
 @pytest.mark.slow
 def test_sigkill_many_times(tmp_path):
   check_kills(tmp_path, times=50)
+
+
+# Twelve rounds, evaluations at 0, 4, 8 and 12 (of three kinds each), checkpoints at 3, 6, 9 and 12.
+@pytest.mark.parametrize(
+  ('losses', 'keeps_states', 'after'),
+  [
+    ({'round': [1]}, True, [0]),
+    ({'round': [6, 9]}, True, [5, 7]),
+    ({'round': [6]}, False, [3]),
+    ({'evaluate': [2]}, True, [0]),
+    ({'evaluate': [4, 10]}, True, [4, 8]),
+    ({'evaluate': [4]}, False, [3]),
+    ({'snapshot': [2]}, True, [6]),
+    ({'snapshot': [2]}, False, [3]),
+    ({'snapshot': [4]}, True, [12]),
+  ],
+)  # fmt: skip
+def test_a_lost_worker_costs_what_went_with_it(
+  tmp_path, monkeypatch, capsys, losses, keeps_states, after
+):
+  """Whatever is lost when: the same numbers, each evaluation once."""
+  run(tmp_path / 'reference')
+  machine = fakes.LosingRuntime(losses, keeps_states=keeps_states)
+  monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: machine)
+  run(tmp_path / 'run')
+  said = re.findall(r'another has its place; going on after round (\d+)', capsys.readouterr().err)
+  assert list(map(int, said)) == after
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+
+
+def test_a_worker_that_is_lost_twice_in_a_round_ends_the_run(tmp_path, monkeypatch):
+  machine = fakes.LosingRuntime({'round': [5, 6]}, keeps_states=True)
+  monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: machine)
+  with pytest.raises(runtime.DeviceError, match='continue with'):
+    run(tmp_path / 'run')
 
 
 def damage(path, how):

@@ -544,6 +544,7 @@ def _only_if(monkeypatch, is_possible):
   monkeypatch.setattr(build, 'build_plan', build_plan)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_run_that_can_be_had_by_now_is_run_when_the_sweep_goes_on(
   tmp_path, monkeypatch, possible
