@@ -1,12 +1,15 @@
-"""The plain interpreter: one client after the other, nothing compiled by XLA.
+"""The plain interpreter: client by client, nothing compiled by XLA.
 
 It runs what the staged program cannot: strings, tensors whose shapes are not
 known, and what `lowering` gives a reason for. All that a client does in a stage is one
-`tf.function`, traced once; so is the server's work, and a fold over clients' values. It is also
-the reference for an empty cohort, which TFF's native runtime cannot run.
+`tf.function`, traced once; so is the server's work, and a fold over clients' values. Clients whose
+graphs share no state are worked on by several threads, as on TFF's own runtime; what they
+contribute is summed in their order. It is also the reference for an empty cohort, which TFF's
+native runtime cannot run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +17,8 @@ import tensorflow_federated as tff
 from tensorflow_federated import framework as bb
 
 from runtime import trees
-from runtime.xla import aggregation, local, program
+from runtime.xla import aggregation, local, obstacles, program, values
+from runtime.xla.lowering import graphs
 
 _Kind = program.Kind
 
@@ -25,14 +29,16 @@ class EagerProgram:
   def __init__(self, prog: program.Program):
     self._program = prog
     self._functions: dict[Any, tf.types.experimental.GenericFunction] = {}
+    self._shared: dict[int, bool] = {}
 
-  def __call__(self, parameter: Any, num_clients: int) -> Any:
+  def __call__(self, parameter: Any, num_clients: int, in_threads: bool = False) -> Any:
     """Runs the program.
 
     Args:
       parameter: nested tuples of tensors by the parameter's type; a part at CLIENTS
         is a list with an element for each client.
       num_clients: the number of clients.
+      in_threads: whether the clients' values allow for several clients at once.
 
     Returns:
       The result in the same form.
@@ -46,7 +52,7 @@ class EagerProgram:
         env[prog.parameter_name] = _for_client(prog.parameter_type, parameter, index)
     for stage in range(prog.num_stages):
       self._at_server(stage, server)
-      self._at_clients(stage, server, clients)
+      self._at_clients(stage, server, clients, in_threads)
     at_clients = [n.name for n in prog.nodes if n.kind is _Kind.CLIENTS]
     lists = {name: [env[name] for env in clients] for name in at_clients}
     return local.evaluate(prog.result, server | lists)
@@ -73,51 +79,70 @@ class EagerProgram:
       used |= {f'total:{node.name}' for node in reported}
       server |= self._function(('server', stage), work)(_without_lists(_those(server, used)))
 
-  def _at_clients(self, stage: int, server: dict[str, Any], clients: list[dict[str, Any]]) -> None:
+  def _at_clients(
+    self, stage: int, server: dict[str, Any], clients: list[dict[str, Any]], in_threads: bool
+  ) -> None:
     """Adds the clients' values of a stage, and what is accumulated of them."""
     nodes = self._program.select(_Kind.CLIENTS, stage)
     aggregates = self._program.select(_Kind.AGGREGATE, stage)
     if not nodes and not aggregates:
       return
     sums = [n for n in aggregates if aggregation.reduction(n) is not None]
+    prog = self._program
 
-    def work(env, totals):
+    def work(env):
       new: dict[str, Any] = {}
+      if prog.parameter_name in env:
+        parameter = _not_optimized(prog.parameter_type, env[prog.parameter_name])
+        env = env | {prog.parameter_name: parameter}
       for node in nodes:
         new[node.name] = _client_value(node, env | new)
-      totals = {
-        node.name: aggregation.merge(
-          node, totals[node.name], aggregation.contribution(node, env | new), env
-        )
-        for node in sums
-      }
-      return new, totals
+      return new, [aggregation.contribution(node, env | new) for node in sums]
 
     used = {i for node in (*nodes, *sums) for i in node.inputs}
-    totals = {node.name: neutral_accumulator(node) for node in sums}
+    totals = [neutral_accumulator(node) for node in sums]
     # What only passes values on needs no function.
-    is_plain = not sums and all(map(_is_plain, nodes))
+    is_plain = all(map(_is_plain, nodes)) and not sums
     run = work if is_plain else self._function(('clients', stage), work)
-    for env in clients:
-      new, totals = run(_those(server | env, used), totals)
+    in_threads = in_threads and not is_plain and not self._shares_state(stage, (*nodes, *sums))
+    environments = (_those(server | env, used) for env in clients)
+    results = (_in_threads if in_threads else map)(run, environments)
+    for env, (new, contributions) in zip(clients, results, strict=True):
       env |= new
-    server |= {f'total:{name}': total for name, total in totals.items()}
+      totals = [
+        aggregation.merge(node, total, value, {})
+        for node, total, value in zip(sums, totals, contributions, strict=True)
+      ]
+    names = [f'total:{node.name}' for node in sums]
+    server |= dict(zip(names, totals, strict=True))
     for node in aggregates:
       if node not in sums:
         server[f'total:{node.name}'] = self._fold(node, server, clients)
 
+  def _shares_state(self, stage: int, nodes: Sequence[program.Node]) -> bool:
+    """Whether a client's work may change what another one's finds."""
+    if stage not in self._shared:
+      blocks = [node.block for node in nodes]
+      self._shared[stage] = any(
+        obstacles.is_stateful(op) and op not in obstacles.OWN_STATE
+        for block in blocks
+        for _, graph_def in graphs.inside(block)
+        for op in graphs.ops_of(graph_def)
+      )
+    return self._shared[stage]
+
   def _fold(self, node: program.Node, server: dict[str, Any], clients: Sequence[Any]) -> Any:
     """The accumulated value of a `federated_aggregate`."""
     total = server[f'total:{node.name}']
-    values = [aggregation.contribution(node, server | env) for env in clients]
+    contributions = [aggregation.contribution(node, server | env) for env in clients]
     env = _without_lists(_those(server, node.inputs))
-    flat = [tf.nest.flatten(value) for value in values]
+    flat = [tf.nest.flatten(value) for value in contributions]
     forms = {tuple((leaf.dtype, *leaf.shape) for leaf in leaves) for leaves in flat}
     if len(forms) != 1 or not flat[0]:  # They cannot be stacked.
       step = self._function(
         ('fold', node.name), lambda e, total, value: aggregation.fold(node, total, value, e)
       )
-      for value in values:
+      for value in contributions:
         total = step(env, total, value)
       return total
     type_ = node.argument(4).type_signature.parameter  # Its shapes may vary, zero's not.
@@ -125,7 +150,7 @@ class EagerProgram:
 
     def all_steps(env, total, stacked):
       def body(k, total):
-        value = tf.nest.pack_sequence_as(values[0], [leaf[k] for leaf in stacked])
+        value = tf.nest.pack_sequence_as(contributions[0], [leaf[k] for leaf in stacked])
         after = aggregation.fold(node, trees.nested(type_, iter(total)), value, env)
         return k + 1, tf.nest.flatten(after)
 
@@ -145,6 +170,17 @@ class EagerProgram:
       made._omit_frequent_tracing_warning = True  # pylint: disable=protected-access
       self._functions[key] = made
     return self._functions[key]
+
+
+def _in_threads(run: Callable[[Any], Any], environments: Iterator[Any]) -> Iterator[Any]:
+  """`map`, by several threads; TensorFlow releases Python's lock while it works."""
+
+  def run_on_host(env):
+    with tf.device('CPU:0'):  # A thread has its own.
+      return run(env)
+
+  with futures.ThreadPoolExecutor() as pool:
+    yield from pool.map(run_on_host, environments)
 
 
 def _client_value(node: program.Node, env: Any) -> Any:
@@ -196,6 +232,15 @@ def _for_client(type_, value, index):
       _for_client(t, v, index) for (_, t), v in zip(trees.fields(type_), value, strict=True)
     )
   return value
+
+
+def _not_optimized(type_, value):
+  """One client's part of a value, with data sets that are read as they are."""
+  type_ = trees.member(type_)
+  if isinstance(type_, tff.StructType):
+    elements = zip(trees.fields(type_), value, strict=True)
+    return tuple(_not_optimized(element, part) for (_, element), part in elements)
+  return values.not_optimized(type_, value) if isinstance(type_, tff.SequenceType) else value
 
 
 def _those(env: dict[str, Any], names: Any) -> dict[str, Any]:

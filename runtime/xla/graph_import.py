@@ -13,7 +13,7 @@ A graph with data sets, variables or random ops is interpreted instead, when the
 one to be compiled; see `lowering`.
 """
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -22,10 +22,13 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, ops
 from tensorflow.python.ops import control_flow_util
 
-from runtime.xla import exact_division, long_sums
+from runtime.xla import exact_division, long_sums, obstacles
 from runtime.xla.lowering import graphs, scope
 
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'  # ResourceHandle::ANONYMOUS_NAME
+# Marks a function of one device. TensorFlow optimises a data set's other functions anew at each
+# reading, which takes as long as a client's whole work on strings.
+_ONE_DEVICE = 'experimental_ints_on_device'
 
 
 def run(proto: Any, argument: Any) -> Any:
@@ -190,6 +193,8 @@ def _rebuild_library(graph_def, is_compiled: bool) -> None:
     frontier = {
       callee for name in frontier for callee in _callees(pending[name].node_def, pending)
     } - needed
+  every_node = [*graph_def.node, *(n for name in needed for n in pending[name].node_def)]
+  of_data_sets = _callees([n for n in every_node if 'Dataset' in n.op], pending)
   built: dict[str, concrete_function.ConcreteFunction] = {}
   suffix = f'_{ops.uid()}'
   with ops.Graph().as_default():
@@ -204,7 +209,11 @@ def _rebuild_library(graph_def, is_compiled: bool) -> None:
         build(callee)
       _rename_callees(definition.node_def, _names(built))
       definition.signature.name = name + suffix
-      built[name] = _concrete_function(definition, [built[c] for c in callees], is_compiled)
+      attrs = {}
+      if name in of_data_sets and not is_compiled and _is_exact(name, pending):
+        attrs[_ONE_DEVICE] = True
+      called = [built[c] for c in callees]
+      built[name] = _concrete_function(definition, called, is_compiled, attrs)
 
     for name in sorted(needed):
       build(name)
@@ -219,8 +228,20 @@ def _names(functions) -> dict[str, str]:
   return {key: tf.compat.as_str(function.name) for key, function in functions.items()}
 
 
+def _is_exact(name: str, library: Mapping[str, Any]) -> bool:
+  """Whether a function gives the same optimised or not: it has no rounding, and no state."""
+  nodes = library[name].node_def
+  types = {t for node in nodes for a in node.attr.values() for t in (a.type, *a.list.type) if t}
+  dtypes = map(tf.as_dtype, types)
+  return (
+    not any(dtype.is_floating or dtype.is_complex for dtype in dtypes)
+    and not any(obstacles.is_stateful(node.op) for node in nodes)
+    and all(_is_exact(callee, library) for callee in _callees(nodes, library))
+  )
+
+
 def _concrete_function(
-  definition, callees, is_compiled: bool
+  definition, callees, is_compiled: bool, attrs: dict[str, bool]
 ) -> concrete_function.ConcreteFunction:
   for callee in callees:
     callee.add_to_graph(ops.get_default_graph())
@@ -239,6 +260,6 @@ def _concrete_function(
     [tf.TensorSpec(t.shape, t.dtype) for t in graph.outputs],
     graph.function_captures.capture_types,
   )
-  function = concrete_function.ConcreteFunction.from_func_graph(graph, function_type, attrs={})
+  function = concrete_function.ConcreteFunction.from_func_graph(graph, function_type, attrs=attrs)
   function.add_to_graph(ops.get_default_graph())
   return function

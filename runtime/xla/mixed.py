@@ -10,6 +10,7 @@ from tensorflow_federated import framework as bb
 
 from runtime import trees
 from runtime.xla import eager, partition, program, stages, steps, values
+from runtime.xla.lowering import sequences
 
 # (key, program, (type, value) of the parameter's parts, number of clients) -> the result's
 # parts, each a list of leaves, those at CLIENTS [P, ...]; None if XLA refuses the program.
@@ -89,6 +90,7 @@ def interpreted(
 ) -> list[Any]:
   """Runs a program without compiling it; `parts` and the result as `MixedProgram` has them."""
   built: list[Any] = []
+  in_threads = all(_are_fixed(type_, value) for type_, value in parts)
   for type_, value in parts:
     if stages.is_client_part(type_):
       built.append([_tensors(type_.member, v, f'client {k}') for k, v in enumerate(value)])
@@ -96,8 +98,22 @@ def interpreted(
       built.append(_tensors(type_, value, 'argument'))
   parameter = stages.assemble(prog.parameter_type, built) if built else None
   with tf.device('CPU:0'):
-    result = run(parameter, count)
+    result = run(parameter, count, in_threads)
   return stages.split(prog.result_type, result)
+
+
+def _are_fixed(type_, value) -> bool:
+  """Whether no data set of a part changes when another one is read."""
+  member = trees.member(type_)
+  if not program.has_sequence(member):
+    return True
+  of_each = value if stages.is_client_part(type_) else [value]
+  return all(
+    sequences.is_fixed(leaf) if isinstance(leaf, tf.data.Dataset) else isinstance(leaf, list)
+    for one in of_each
+    for leaf, leaf_type in zip(trees.flatten(member, one), trees.leaf_types(member), strict=True)
+    if isinstance(leaf_type, tff.SequenceType)
+  )
 
 
 def _tensors(type_, value, what):

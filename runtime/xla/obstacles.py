@@ -15,6 +15,23 @@ from runtime.xla.lowering import graphs, sequences
 _XLA = 'XLA_CPU_JIT'
 # Taken away before XLA sees a graph, or fed.
 IGNORED = frozenset(['Assert', 'Placeholder', 'Print', 'PrintV2'])
+# Stateful for TensorFlow, but the state is of one execution.
+OWN_STATE = frozenset(
+  [
+    'AnonymousIteratorV2',
+    'AnonymousIteratorV3',
+    'DatasetToSingleElement',
+    'DeleteIterator',
+    'IteratorGetNext',
+    'IteratorGetNextAsOptional',
+    'IteratorGetNextSync',
+    'MakeIterator',
+    'RangeDataset',
+    'ReduceDataset',
+    'TensorDataset',
+    'TensorSliceDataset',
+  ]
+)
 _CALLBACKS = frozenset(['EagerPyFunc', 'PyFunc', 'PyFuncStateless', 'NumpyFunction'])
 _NAMES_ONLY = frozenset(['Const', 'RewriteDataset'])  # Their strings need no computing.
 _TABLES = ('HashTable', 'LookupTable', 'InitializeTable')

@@ -53,6 +53,18 @@ def dataset(type_: tff.SequenceType, value: Any) -> tf.data.Dataset:
   )
 
 
+def not_optimized(type_: tff.SequenceType, variant: tf.Tensor) -> tf.Tensor:
+  """A data set's variant tensor, such that the data set is read as it is.
+
+  TensorFlow would optimise it anew at each reading, which takes longer than what most clients do.
+  """
+  options = tf.data.Options()
+  options.autotune.enabled = False
+  options.experimental_optimization.apply_default_optimizations = False
+  data = dataset_of_variant(type_, variant).with_options(options)
+  return tf.data.experimental.to_variant(data)
+
+
 def dataset_of_variant(type_: tff.SequenceType, variant: tf.Tensor) -> tf.data.Dataset:
   """The data set that a variant tensor stands for."""
   return tf.data.experimental.from_variant(variant, element_spec(type_))

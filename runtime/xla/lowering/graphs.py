@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow_federated import framework as bb
 
 from runtime.xla import exact_division
 from runtime.xla.lowering import (
@@ -27,6 +28,17 @@ _LOWERED = {
 }
 # How ops are written anew; all others are taken as they are.
 HANDLERS = {**interpreter.HANDLERS, **shape_ops.HANDLERS, **_LOWERED}
+
+
+def inside(block: bb.ComputationBuildingBlock) -> Iterator[tuple[Any, Any]]:
+  """The TensorFlow computations inside a building block, and their graphs."""
+  is_graph = isinstance(block, bb.CompiledComputation)
+  if is_graph and block.proto.WhichOneof('computation') == 'tensorflow':
+    graph_def = tf.compat.v1.GraphDef()
+    block.proto.tensorflow.graph_def.Unpack(graph_def)
+    yield block.proto, graph_def
+  for child in block.children():
+    yield from inside(child)
 
 
 def ops_of(graph_def: Any) -> set[str]:

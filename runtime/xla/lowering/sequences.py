@@ -165,7 +165,7 @@ class Store:
     if value.cardinality() == tf.data.INFINITE_CARDINALITY:
       raise datasets.NotLowered(f'{what} is a data set without an end: give it one with take()')
     result = _from_dataset(type_, value, what)
-    if _is_fixed(value):
+    if is_fixed(value):
       self._keep(value, type_, result)
     return result
 
@@ -373,7 +373,7 @@ def _reader(type_: tff.SequenceType, spec: _Spec) -> Any:
   return read
 
 
-def _is_fixed(dataset: Any) -> bool:
+def is_fixed(dataset: Any) -> bool:
   """Whether a data set has the same elements, in the same order, each time it is read."""
   with contextlib.suppress(AttributeError, NotImplementedError):
     inputs = dataset._inputs()  # pylint: disable=protected-access
@@ -389,5 +389,5 @@ def _is_fixed(dataset: Any) -> bool:
         operations += inner.graph.get_operations()
       if any(op.op_def is not None and op.op_def.is_stateful for op in operations):
         return False
-    return all(map(_is_fixed, inputs))
+    return all(map(is_fixed, inputs))
   return False

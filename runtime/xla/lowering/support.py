@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated import framework as bb
 
 from runtime import trees
 from runtime.xla import program
@@ -42,7 +40,7 @@ def examine(prog: program.Program) -> Lowering:
   needed = any(
     graphs.is_needed(proto, graphs.ops_of(graph_def))
     for block in blocks
-    for proto, graph_def in _graphs(block)
+    for proto, graph_def in graphs.inside(block)
   )
   reasons = []
   if prog.parameter_type is None and needed:
@@ -77,13 +75,3 @@ def _type_reasons(what: str, type_: Any, *, may_have_sequences: bool) -> Iterato
         yield f'{where} is a string'
       elif not trees.static_shape(leaf).is_fully_defined():
         yield f'{where} has the shape {leaf.shape}, which is not known'
-
-
-def _graphs(block: bb.ComputationBuildingBlock) -> Iterator[tuple[Any, Any]]:
-  is_graph = isinstance(block, bb.CompiledComputation)
-  if is_graph and block.proto.WhichOneof('computation') == 'tensorflow':
-    graph_def = tf.compat.v1.GraphDef()
-    block.proto.tensorflow.graph_def.Unpack(graph_def)
-    yield block.proto, graph_def
-  for child in block.children():
-    yield from _graphs(child)
