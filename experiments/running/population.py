@@ -136,11 +136,8 @@ class Population:
       self.runs[0].method.process.next, self.server, self.clients, data, cohort, data_rows=rows,
       settings=self._settings,
     )  # fmt: skip
-    if releases:
-      self.is_whole = False
-      metrics = {**metrics, **self._release()}
-      self.is_whole = True
-    return metrics
+    self.is_whole = not releases
+    return {**metrics, **self._release()} if releases else metrics
 
   def _release(self) -> Any:
     """Lets every client of the one run choose what it releases, by its held-out examples.
@@ -157,6 +154,7 @@ class Population:
       run.method.build_release(examples_spec(held_out)), self.server, self.clients,
       placed(self.machine, client_data(held_out)), everyone, data_rows=None, settings=None,
     )  # fmt: skip
+    self.is_whole = True
     return metrics
 
   def evaluate(self) -> Callable[..., None]:

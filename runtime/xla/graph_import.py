@@ -26,6 +26,11 @@ from runtime.xla import exact_division, long_sums, obstacles
 from runtime.xla.lowering import graphs, scope
 
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'  # ResourceHandle::ANONYMOUS_NAME
+_EMPTY_TABLES = {
+  'MutableDenseHashTableV2': 'AnonymousMutableDenseHashTable',
+  'MutableHashTableOfTensorsV2': 'AnonymousMutableHashTableOfTensors',
+  'MutableHashTableV2': 'AnonymousMutableHashTable',
+}
 # Marks a function of one device. TensorFlow optimises a data set's other functions anew at each
 # reading, which takes as long as a client's whole work on strings.
 _ONE_DEVICE = 'experimental_ints_on_device'
@@ -140,10 +145,17 @@ def _run_initializer_first(graph_def, initializer: str) -> None:
 
 
 def _own_resources(graph_def) -> None:
-  """Gives variables and tables names that no other computation of this process has."""
+  """Gives variables and tables names that no other computation of this process has.
+
+  A table that changes has none: each execution, such as a client's, begins with an empty one.
+  """
   suffix = f'_{ops.uid()}'
   for node in [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]:
-    if 'shared_name' in node.attr:
+    if node.op in _EMPTY_TABLES:
+      node.op = _EMPTY_TABLES[node.op]
+      for name in ('container', 'shared_name', 'use_node_name_sharing'):
+        node.attr.pop(name, None)
+    elif 'shared_name' in node.attr:
       name = node.attr['shared_name'].s or node.name.encode()
       if name != _ANONYMOUS:
         node.attr['shared_name'].s = name + suffix.encode()

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
-from runtime.xla import graph_import
+from runtime.xla import eager, graph_import
 
 WORDS = tff.SequenceType(tff.TensorType(np.str_, [None]))
 
@@ -51,6 +51,35 @@ def counted(words):
   )
 
 
+@tff.tensorflow.computation(WORDS)
+def through_tables_that_change(words):
+  """Counts of words, from tables that are empty when a client begins."""
+  tables = (
+    tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, 0),
+    tf.lookup.experimental.DenseHashTable(tf.int64, tf.int64, 0, -1, -2),
+    tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, [0, 0]),
+  )
+  word, number = tf.constant(['w']), tf.constant([1], tf.int64)
+  counts = words.reduce(number, lambda count, batch: count + tf.size(batch, tf.int64))
+  keys, values = (word, number, word), (counts, counts, tf.stack([counts, counts], 1))
+  for _ in range(2):  # what is there, and that again
+    found = [table.lookup(key) for table, key in zip(tables, keys, strict=True)]
+    with tf.control_dependencies(found):
+      done = [
+        table.insert(key, old + value)
+        for table, key, old, value in zip(tables, keys, found, values, strict=True)
+      ]
+    with tf.control_dependencies(done):
+      word, number = tf.identity(word), tf.identity(number)
+      keys = (word, number, word)
+  return [table.lookup(key) for table, key in zip(tables, keys, strict=True)]
+
+
+@tff.federated_computation(tff.FederatedType(WORDS, tff.CLIENTS))
+def counted_in_tables(words):
+  return tff.federated_map(through_tables_that_change, words)
+
+
 @tff.federated_computation(tff.FederatedType(WORDS, tff.CLIENTS))
 def looked_up(words):
   return tff.federated_map(through_a_table, words)
@@ -64,7 +93,7 @@ def clients(seed=0):
   ]
 
 
-@pytest.mark.parametrize('computation', [counted, looked_up])
+@pytest.mark.parametrize('computation', [counted, looked_up, counted_in_tables])
 def test_the_same_as_tffs(native, computation):
   data = clients()
   with tff.framework.get_context_stack().install(native.context):
@@ -73,6 +102,18 @@ def test_the_same_as_tffs(native, computation):
     for _ in range(2):
       found = computation(data)
       tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
+
+
+def test_clients_that_share_nothing_are_worked_on_side_by_side(monkeypatch):
+  threads, plain = [], eager._in_threads
+  monkeypatch.setattr(eager, '_in_threads', lambda *a: threads.append(0) or plain(*a))
+  with runtime.XlaContext():
+    counted(clients())
+    assert threads
+    threads.clear()
+    looked_up(clients())
+    counted_in_tables(clients())
+    assert not threads
 
 
 def test_nothing_is_built_in_the_second_round(monkeypatch):
@@ -88,6 +129,6 @@ def test_nothing_is_built_in_the_second_round(monkeypatch):
 def test_clients_share_a_shuffle(monkeypatch):
   """Draws of one seed go to the clients in their order, so they are not run side by side."""
   shuffled = tf.data.Dataset.from_tensor_slices([str(k) for k in range(50)]).shuffle(50, seed=1)
-  monkeypatch.setattr('runtime.xla.eager._in_threads', lambda *_: pytest.fail('in threads'))
+  monkeypatch.setattr(eager, '_in_threads', lambda *_: pytest.fail('in threads'))
   with runtime.XlaContext():
     counted([shuffled.take(5).batch(2), shuffled.skip(45).batch(2)])
