@@ -4,13 +4,14 @@ import json
 import math
 import pathlib
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from experiments.folder import files
-from experiments.recipes.recipes import Recipe
+from experiments.folder.metrics import EVERYONE
+from experiments.recipes.recipes import Recipe, over_seeds
 from experiments.reports import layout
 from experiments.running.progress import show, show_mean, show_seconds
 from experiments.sweeps import table as sweep_table
@@ -38,6 +39,7 @@ def write(
   runs: Sequence[pathlib.Path],
   drawings: pathlib.Path,
   changed: str = '',
+  tables: Mapping[str, pd.DataFrame],
   spent: Sequence[str] = (),
   missing: Sequence[str] = (),
 ) -> pathlib.Path:
@@ -51,6 +53,7 @@ def write(
     seconds: that it took.
     runs: folders of the runs.
     drawings: folder of the figures.
+    tables: each part's table of metrics.
     changed: what is to be said if the settings are not the recipe's.
     spent: what all runs spend together, sentences (`spent.together`).
     missing: what cannot be had, sentences (`reproduce.cannot_be_had`).
@@ -84,6 +87,7 @@ def write(
     f'**{changed}**' if changed else '',
     '\n'.join(['| | |', '| --- | --- |', *(_row(fact) for fact in facts)]),
     *_tables(verdict),
+    _measured(recipe.table, tables),
     *pictures,
     _curves(drawings / 'privacy_utility.csv') if 'privacy_utility' in figures else '',
     '\n'.join(f'- {note}' for note in recipe.all_notes),
@@ -139,6 +143,19 @@ def _curves(path: pathlib.Path) -> str:
       for budget, row in zip(table.index, table.to_numpy(), strict=True)
     ),
   )
+
+
+def _measured(metrics: Sequence[str], tables: Mapping[str, pd.DataFrame]) -> str:
+  """Some metrics of every setting of every part: means over seeds with standard deviations."""
+  rows = []
+  for part, table in tables.items() if metrics else ():
+    of_all = table[table['group'] == EVERYONE]
+    found = {m: over_seeds(of_all[of_all['metric'] == m]) for m in metrics}
+    for setting in of_all['setting'].unique():
+      numbers = [f.loc[setting] if setting in f.index else None for f in found.values()]
+      cells = [n is not None and show_mean(n['mean'], n['std'], int(n['seeds'])) for n in numbers]
+      rows.append((part, setting or '', *(cell or '' for cell in cells)))
+  return _table(('part', 'setting', *(name.replace('_', ' ') for name in metrics)), rows)
 
 
 def _tables(verdict: pd.DataFrame) -> list[str]:

@@ -56,6 +56,7 @@ class Recipe:
     impossible: runs that cannot be had, said beforehand; any other that fails fails the recipe.
     after: rounds before the last one after which numbers are wanted in any case.
     figures: names of the report's figures which show what the paper's shows.
+    table: metrics that the page lists for every setting of every part.
     notes: what a reader has to know, such as how open hyper-parameters were chosen.
     tuned_on_test: whether hyper-parameters are chosen on test data, as the paper did.
   """
@@ -73,6 +74,7 @@ class Recipe:
   impossible: tuple[Impossible, ...] = ()
   after: tuple[int, ...] = ()
   figures: tuple[str, ...] = ()
+  table: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
   tuned_on_test: bool = False
 
@@ -180,9 +182,9 @@ class Selector:
     for name, value in self.where.items():
       if name in frame:  # a setting that all runs share is no column
         frame = frame[frame[name] == from_json(value)]
-    scores = _over_seeds(frame[frame['metric'] == self.metric])
+    scores = over_seeds(frame[frame['metric'] == self.metric])
     if len(scores) > 1 and self.best:
-      validation = _over_seeds(frame[frame['metric'] == self.metric.replace('test', 'validation')])
+      validation = over_seeds(frame[frame['metric'] == self.metric.replace('test', 'validation')])
       judge = validation if len(validation) == len(scores) else scores
       high = sweep_table.is_better_high(self.metric)
       scores = scores.loc[[judge['mean'].idxmax() if high else judge['mean'].idxmin()]]
@@ -198,7 +200,8 @@ class Selector:
     )  # fmt: skip
 
 
-def _over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
+  """mean, std and seeds by setting, of a table with the values of one metric and group."""
   values = frame.groupby('setting', sort=False)['value']
   return pd.DataFrame({'mean': values.mean(), 'std': values.std(ddof=0), 'seeds': values.size()})
 
@@ -271,6 +274,7 @@ def read(name: str) -> Recipe:
       impossible=tuple(Impossible(**one) for one in raw.pop('impossible', ())),
       after=tuple(raw.pop('after', ())),
       figures=tuple(raw.pop('figures', ())),
+      table=tuple(raw.pop('table', ())),
       notes=tuple(raw.pop('notes', ())),
       **raw,
     )

@@ -269,7 +269,7 @@ def reproduce(
   for folder in filter(None, (page_dir, output)):
     page = recipe_page.write(
       folder, recipe, verdict, command=command, seconds=clock.seconds, runs=runs,
-      drawings=drawings, changed=changed, spent=spent, missing=missing,
+      drawings=drawings, tables=tables, changed=changed, spent=spent, missing=missing,
     )  # fmt: skip
   print(f'\n{recipe.title}\n{recipe.paper}, {recipe.source}. {changed}\n')
   print('\n'.join(verdict_lines(verdict)))

@@ -400,6 +400,23 @@ def test_what_all_runs_spend_is_told_by_relation(tmp_path):
   assert nobody == 'With the noise of a hypothetical deployment, for nobody here: 1.'
 
 
+def test_a_page_lists_the_metrics_that_a_recipe_names():
+  rows = [
+    dict(setting=f'clip={clip}', group=group, metric=metric, value=value + seed)
+    for clip in (1, 2)
+    for metric, value in (('test_mse', 10.0 * clip), ('agreement', clip))
+    for group in ('all', 'few')
+    for seed in (0, 2)
+    if (clip, metric) != (2, 'agreement')
+  ]
+  tables = {'a': pd.DataFrame(rows), 'b': pd.DataFrame(rows).assign(setting='')}
+  lines = recipe_page._measured(('agreement', 'test_mse'), tables).splitlines()
+  assert lines[0] == '| part | setting | agreement | test mse |'
+  assert lines[2:4] == ['| a | clip=1 | 2 ± 1 | 11 ± 1 |', '| a | clip=2 |  | 21 ± 1 |']
+  assert lines[4].startswith('| b |  | 2 ± 1 | 16')
+  assert recipe_page._measured((), tables) == ''
+
+
 def test_a_page_says_who_is_not_protected(tmp_path):
   record = {
     'private': True, 'unit': 'client', 'delta': 1e-4, 'adjacency': 'add/remove-one',
