@@ -1,15 +1,19 @@
 """Clients' records in files: who has which slot, and how a file goes back to what it was."""
 
 import collections
+import contextlib
+import fcntl
 import os
 import pathlib
 import secrets
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 _BYTES_AT_ONCE = 2**26  # of records that are copied together
+_SECONDS_TO_END = 60  # of a process that still has a file
 
 Snapshot = Mapping[str, Mapping[str, np.ndarray]]  # by the file's name
 
@@ -187,7 +191,7 @@ class Records:
     is_free[used] = False
     self._free = np.flatnonzero(is_free)[::-1].tolist()
     if self._file is None and self._end:
-      self._file = os.open(self.path, os.O_RDWR)
+      self._file = _alone(self.path, os.open(self.path, os.O_RDWR))
 
   def _copy(self, snapshot: Snapshot) -> None:
     view = RecordFiles(self.path.parent, snapshot, self._first + len(self._slots))
@@ -203,7 +207,8 @@ class Records:
   def _opened(self) -> int:
     if self._file is None:
       self.path.parent.mkdir(parents=True, exist_ok=True)
-      self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+      flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+      self._file = _alone(self.path, os.open(self.path, flags, 0o600))
     return self._file
 
 
@@ -254,6 +259,21 @@ def remove_others(folder: pathlib.Path, keep: Collection[str]) -> None:
   for path in folder.glob('[0-9]*'):
     if path.name not in keep:
       path.unlink(missing_ok=True)
+
+
+def _alone(path: pathlib.Path, file: int) -> int:
+  """Locks an open file for this process; another one, such as of a run just killed, may be ending.
+
+  Raises:
+    ValueError: another process goes on writing it.
+  """
+  for _ in range(_SECONDS_TO_END):
+    with contextlib.suppress(BlockingIOError, PermissionError):
+      fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      return file
+    time.sleep(1.0)
+  os.close(file)
+  raise ValueError(f"{path} has clients' states of a run that still goes on in another process.")
 
 
 def _read(path: Any, file: int, size: int, slots: np.ndarray, parts, places: np.ndarray) -> None:

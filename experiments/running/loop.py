@@ -158,7 +158,7 @@ class Loop:
       self._collect(then_show=False)
       self._evaluate()
       self._evaluated = self.rounds_done
-    if self._keeper.wants_checkpoint(self.rounds_done):
+    if self._keeper.wants_checkpoint(self.rounds_done) or self.rounds_done == self._last:
       self.save()
     elif self.clock.round_is_over(len(self._pending)):
       self._collect()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from runtime.hosts import states as states_lib
 from runtime.xla import devices as devices_lib
 from runtime.xla import runtime as xla_runtime
 from runtime.xla import stages as stages_lib
+
+_BOOT = pathlib.Path('/proc/sys/kernel/random/boot_id')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +111,10 @@ class Member:
     """Where it runs: host and process."""
     return f'{socket.gethostname()}, process {os.getpid()}'
 
+  def machine(self) -> str:
+    """The machine, since it was started last."""
+    return f'{socket.gethostname()} {_BOOT.read_text() if _BOOT.exists() else ""}'
+
   def learn(self, number: int, text: bytes) -> None:
     """Takes a plan."""
     self._plans[number] = pieces.Pieces(
@@ -155,11 +162,11 @@ class Member:
     """Takes the rows that came as its clients' initial states, and keeps those on disk.
 
     Returns:
-      A snapshot of the records, as they are.
+      A snapshot of the records; None if it goes on after one: what that keeps stays kept.
     """
     placed = storing.stored(self._arrived(handle), first, self.name())
     self._placed[handle] = placed
-    return placed.written.snapshot()
+    return placed.written.snapshot() if storing.slots is None else None
 
   def snapshot(self, handle: int) -> Any:
     """A snapshot of states on disk; see `Records.snapshot`."""

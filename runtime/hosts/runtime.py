@@ -160,9 +160,9 @@ class HostsRuntime(interface.Runtime):
     spread = self._spread(tree, len(arrays[0]))
     spread.on_disk = states_lib.OnDisk(folder, fixed, keeps)
     spread.changes = True
-    weakref.finalize(spread, spread.on_disk.close)
     for index in range(self._crew.size):
-      self._store(spread, index, spread.on_disk.storing(snapshot))
+      with spread.on_disk.storing(snapshot) as storing:
+        self._store(spread, index, storing)
     return states_lib.HostStates(
       tree=spread,
       num_clients=spread.num_clients,
@@ -181,8 +181,8 @@ class HostsRuntime(interface.Runtime):
       storing = dataclasses.replace(storing, snapshot=None)
     self._send_rows(index, spread.handle, spread.tree, own)
     begun = self._ask(index, 'store_states', spread.handle, own.start, storing)
-    if first < last:
-      spread.on_disk.begun(index, own, begun)
+    if first < last and begun is not None:
+      spread.on_disk.begun(index, self._ask(index, 'machine'), own, begun)
 
   def _take_snapshots(self, spread: _Spread) -> dict[int, Any]:
     ends = enumerate(self._ends(spread.num_clients))
@@ -268,7 +268,8 @@ class HostsRuntime(interface.Runtime):
     if not isinstance(states, states_lib.HostStates):
       return [slice(None)]
     bytes_of_all = count * sum(leaf[:1].nbytes for leaf in trees.leaves_of(states.initial))
-    number = max(1, -(-bytes_of_all // (stored_states.BYTES_AT_ONCE * self._crew.size)))
+    number = -(-bytes_of_all // (stored_states.BYTES_AT_ONCE * self._crew.size))
+    number = max(1, min(number, count))
     return [slice(start, None, number) for start in range(number)]  # everyone has work in each
 
   def to_numpy(self, tree: Any) -> Any:
@@ -285,14 +286,19 @@ class HostsRuntime(interface.Runtime):
       for spread in self._placed:
         spread.at.discard(index)
     states = [spread for spread in self._placed if spread.changes]
-    keeps_states = all(spread.on_disk is not None for spread in states)
-    if keeps_states:
-      for spread in states:
-        self._go_back(spread, lost)
+    keeps_states = all(self._is_there(spread, index) for spread in states for index in lost)
+    for spread in states if keeps_states else ():
+      self._go_back(spread, lost)
     return interface.Recovery(
       words=f'cohort worker {", ".join(map(str, lost))} was lost and has been replaced',
       keeps_states=keeps_states,
     )
+
+  def _is_there(self, spread: _Spread, index: int) -> bool:
+    """Whether the place of a lost member has the states of its clients."""
+    first, last = self._ends(spread.num_clients)[index]
+    disk = spread.on_disk
+    return first == last or (disk is not None and disk.is_there(index, self._ask(index, 'machine')))
 
   def _go_back(self, spread: _Spread, lost: Sequence[int]) -> None:
     """Gives states on disk the values that they had when the last call was over."""
@@ -301,7 +307,8 @@ class HostsRuntime(interface.Runtime):
       if index in lost:
         first, last = self._ends(spread.num_clients)[index]
         disk = spread.on_disk
-        self._store(spread, index, disk.again(index) if first < last else disk.storing(None))
+        with disk.again(index) if first < last else disk.storing(None) as storing:
+          self._store(spread, index, storing)
       else:
         self._ask(index, 'undo', spread.handle, self._last_round)
 

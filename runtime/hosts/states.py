@@ -1,10 +1,11 @@
 """Clients' states on disk, in a file of each member's, as the driver knows them."""
 
 import collections
+import contextlib
 import dataclasses
 import pathlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,31 +71,39 @@ class OnDisk:
     self.folder = folder
     self.fixed = fixed
     self.keeps = keeps
+    self._machines: dict[int, str] = {}  # by member
     self._kept: dict[int, Any] = {}  # by member, the last snapshot
     self._slots: dict[int, np.ndarray] = {}  # of its clients, by member
     self._first: dict[int, int] = {}
     folder.mkdir(parents=True, exist_ok=True)
-    self._seen = folder / f'.{secrets.token_hex(8)}'
-    self._seen.touch()
 
-  def close(self) -> None:
-    """Removes what members know the folder by."""
-    self._seen.unlink(missing_ok=True)
+  @contextlib.contextmanager
+  def storing(self, snapshot: records_lib.Snapshot | None) -> Iterator[Storing]:
+    """What a member begins with, while it does."""
+    seen = self.folder / f'.{secrets.token_hex(8)}'
+    seen.touch()
+    try:
+      yield Storing(folder=str(self.folder), seen=seen.name, fixed=self.fixed, snapshot=snapshot)
+    finally:
+      seen.unlink(missing_ok=True)
 
-  def storing(self, snapshot: records_lib.Snapshot | None) -> Storing:
-    """What a member begins with."""
-    return Storing(
-      folder=str(self.folder), seen=self._seen.name, fixed=self.fixed, snapshot=snapshot
-    )
+  @contextlib.contextmanager
+  def again(self, index: int) -> Iterator[Storing]:
+    """The same for whoever goes on in the place of a member that was lost."""
+    with self.storing(self._kept[index]) as storing:
+      yield dataclasses.replace(storing, slots=self._slots[index])
 
-  def again(self, index: int) -> Storing:
-    """What goes on in the place of a member that was lost."""
-    return dataclasses.replace(self.storing(self._kept[index]), slots=self._slots[index])
+  def is_there(self, index: int, machine: str) -> bool:
+    """Whether a machine has what a member has written since the last snapshot.
 
-  def begun(self, index: int, rows: slice, snapshot: records_lib.Snapshot) -> None:
+    Another one may lack what was on its way to the disk.
+    """
+    return self._machines.get(index) == machine
+
+  def begun(self, index: int, machine: str, rows: slice, snapshot: records_lib.Snapshot) -> None:
     """A member has its clients' states, as in a snapshot."""
     ((_, part),) = snapshot.items()
-    self._kept[index] = snapshot
+    self._machines[index], self._kept[index] = machine, snapshot
     self._first[index] = rows.start
     self._slots[index] = np.zeros(rows.stop - rows.start, np.int64)
     self._slots[index][part['clients'] - rows.start] = part['slots']
@@ -149,6 +158,8 @@ class HostStates(interface.ClientStates):
 
   def snapshot(self) -> collections.OrderedDict:
     """What a checkpoint holds of them; see `Records.snapshot`."""
+    fixed = [name for name in self.initial if name in self.on_disk.fixed]
     return collections.OrderedDict(
-      clients=self.kept().unchanging(), client_records=self.on_disk.kept(self.take_snapshots())
+      clients=collections.OrderedDict((name, self.initial[name]) for name in fixed),
+      client_records=self.on_disk.kept(self.take_snapshots()),
     )

@@ -50,7 +50,7 @@ class XlaContext(tff.framework.SyncContext):
   the device does so through `XlaRuntime.place` and `round`.) `tf.data` clients,
   variables and random ops are compiled as well (see `lowering`). What XLA cannot take -
   strings, lookup tables, Python callbacks, unknown shapes - is cut out and runs on the
-  host, one client at a time, with the rest compiled (see `partition`).
+  host, client by client, with the rest compiled (see `partition`).
 
   Long because a context keeps what it has compiled, explains it and runs it.
   """
@@ -66,7 +66,7 @@ class XlaContext(tff.framework.SyncContext):
       clients_per_block: how many clients are vectorised at once; the blocks follow
         each other, and bound the memory. By default one on a CPU, and on a GPU as
         many as fit (see `devices.clients_per_block`).
-      compiled: False for the plain interpreter, one client at a time.
+      compiled: False for the plain interpreter, client by client.
 
     Raises:
       ValueError: there is no such device, or the block is not positive.

@@ -103,9 +103,14 @@ class EagerProgram:
     totals = [neutral_accumulator(node) for node in sums]
     # What only passes values on needs no function.
     is_plain = all(map(_is_plain, nodes)) and not sums
-    run = work if is_plain else self._function(('clients', stage), work)
-    in_threads = in_threads and not is_plain and not self._shares_state(stage, (*nodes, *sums))
-    environments = (_those(server | env, used) for env in clients)
+    run: Any = work if is_plain else self._function(('clients', stage), work)
+    # What is visited has the data sets, too, that an earlier stage has made.
+    visited = (*prog.visited(stage), *nodes, *sums)
+    in_threads = in_threads and not is_plain and not self._shares_state(stage, visited)
+    environments = [_those(server | env, used) for env in clients]
+    if in_threads:  # Which form of the function a client has does not hang on who comes first.
+      for env in environments:
+        run.get_concrete_function(env)
     results = (_in_threads if in_threads else map)(run, environments)
     for env, (new, contributions) in zip(clients, results, strict=True):
       env |= new
@@ -172,7 +177,7 @@ class EagerProgram:
     return self._functions[key]
 
 
-def _in_threads(run: Callable[[Any], Any], environments: Iterator[Any]) -> Iterator[Any]:
+def _in_threads(run: Callable[[Any], Any], environments: Sequence[Any]) -> Iterator[Any]:
   """`map`, by several threads; TensorFlow releases Python's lock while it works."""
 
   def run_on_host(env):

@@ -50,7 +50,7 @@ class Explanation:
 
   @property
   def slow_for_clients(self) -> list[Part]:
-    """The parts that are done for one client after the other, and not compiled."""
+    """The parts that are done client by client, and not compiled."""
     return [p for p in self.parts if p.how != 'compiled' and p.place != 'server']
 
   def __str__(self) -> str:

@@ -103,17 +103,24 @@ def interpreted(
 
 
 def _are_fixed(type_, value) -> bool:
-  """Whether no data set of a part changes when another one is read."""
+  """Whether no data set of a part changes, or writes to a file, when another one is read."""
   member = trees.member(type_)
   if not program.has_sequence(member):
     return True
   of_each = value if stages.is_client_part(type_) else [value]
   return all(
-    sequences.is_fixed(leaf) if isinstance(leaf, tf.data.Dataset) else isinstance(leaf, list)
+    isinstance(leaf, list)
+    or (isinstance(leaf, tf.data.Dataset) and sequences.is_fixed(leaf) and not _is_cached(leaf))
     for one in of_each
     for leaf, leaf_type in zip(trees.flatten(member, one), trees.leaf_types(member), strict=True)
     if isinstance(leaf_type, tff.SequenceType)
   )
+
+
+def _is_cached(dataset: Any) -> bool:
+  """Whether what is read of a data set is kept, perhaps in a file."""
+  inputs = dataset._inputs()  # pylint: disable=protected-access
+  return 'Cache' in type(dataset).__name__ or any(map(_is_cached, inputs))
 
 
 def _tensors(type_, value, what):

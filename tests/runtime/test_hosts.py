@@ -1,6 +1,7 @@
 """Rounds over several members: the numbers of one process, whatever is sent where."""
 
 import collections
+import contextlib
 import dataclasses
 import pickle
 import warnings
@@ -213,7 +214,8 @@ def go_on(machine, folder, *, keep=()):
 
 
 # By round, from 1, each of which has one stage with clients.
-LOSSES = {1: (1, True), 3: (0, False), 4: (2, True), 6: (1, True)}
+# One member is lost twice after the last checkpoint, which stays what it was.
+LOSSES = {1: (1, True), 3: (0, False), 4: (2, True), 6: (1, True), 13: (2, True), 15: (2, True)}
 
 
 @pytest.mark.parametrize('size', [1, 9])
@@ -230,7 +232,7 @@ def test_with_states_on_disk_only_the_round_in_which_a_member_is_lost_is_run_aga
   crew = Losing(3, LOSSES)
   with hosts_runtime.HostsRuntime(crew) as machine:
     *found, kept = go_on(machine, tmp_path / 'lost', keep=(2, 4))
-  assert crew.number_lost == len(LOSSES)
+  assert crew.number_lost == len(LOSSES) and not list((tmp_path / 'lost').glob('.*'))
   with hosts_runtime.HostsRuntime(LocalCrew(3)) as machine:
     *expected, _ = go_on(machine, tmp_path / 'well')
   for one, other in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
@@ -243,16 +245,29 @@ def test_with_states_on_disk_only_the_round_in_which_a_member_is_lost_is_run_aga
       example.assert_same(states, again.to_numpy(), rtol=0)
 
 
-@pytest.mark.parametrize('what', ['undo', 'slots'])
+@pytest.mark.parametrize('what', ['undo', 'slots', 'snapshot'])
 def test_a_recovery_that_forgets_is_found(tmp_path, monkeypatch, what):
-  """The broken twins: others keep what they wrote in the lost round; the lost begins anew."""
+  """The broken twins: others keep what they wrote in the lost round; the lost begins anew; and
+  what the replaced finds counts as a checkpoint, so that the true ones are written over."""
   if what == 'undo':
     monkeypatch.setattr(member.Member, 'undo', lambda *arguments: None)
-  else:
+  elif what == 'slots':
     plain = states_lib.OnDisk.again
-    monkeypatch.setattr(
-      states_lib.OnDisk, 'again', lambda *a: dataclasses.replace(plain(*a), slots=None)
-    )
+
+    @contextlib.contextmanager
+    def again(*arguments):
+      with plain(*arguments) as storing:
+        yield dataclasses.replace(storing, slots=None)
+
+    monkeypatch.setattr(states_lib.OnDisk, 'again', again)
+  else:
+
+    def store_states(self, handle, first, storing):
+      placed = storing.stored(self._arrived(handle), first, '')
+      self._placed[handle] = placed
+      return placed.written.snapshot()
+
+    monkeypatch.setattr(member.Member, 'store_states', store_states)
   with pytest.raises(AssertionError):
     test_with_states_on_disk_only_the_round_in_which_a_member_is_lost_is_run_again(tmp_path)
 
@@ -263,6 +278,19 @@ def test_clients_without_states_lose_nothing_with_a_member():
     machine.place(example.data())
     crew.lost = {1}
     assert machine.recover().keeps_states
+
+
+def test_another_machine_lacks_what_was_on_its_way_to_the_disk(tmp_path, monkeypatch):
+  crew = LocalCrew(3)
+  with hosts_runtime.HostsRuntime(crew) as machine:
+    runtime.with_states_on_disk(machine, tmp_path)
+    states = machine.place_states(example.client_states())
+    crew.lost = {1}
+    assert machine.recover().keeps_states
+    crew.lost = {1}
+    monkeypatch.setattr(member.Member, 'machine', lambda self: 'another')
+    assert not machine.recover().keeps_states
+    assert states.num_clients
 
 
 def test_a_member_that_does_not_see_the_folder_says_so(tmp_path, monkeypatch):

@@ -1,5 +1,8 @@
 """Clients' states on disk: the numbers of memory, and what happens to records between snapshots."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -39,7 +42,7 @@ def test_both_kept_snapshots_stay_as_they_were_whatever_is_written(tmp_path):
   for step in range(1, 200):
     before = content(store)
     write(store, rng.choice(12, size=rng.integers(1, 8), replace=False).tolist(), step % 256)
-    if kept and rng.random() < 0.2:  # lost, and another goes on from what is known of it
+    if kept and rng.random() < 0.3:  # lost, and another goes on from what is known of it
       store = again(store, tmp_path, kept[-1][0])
     elif rng.random() < 0.3:
       store.undo()
@@ -148,6 +151,28 @@ def test_a_file_that_was_cut_or_lost_is_no_file_of_zeros(tmp_path):
   store.path.unlink()
   with pytest.raises(ValueError, match="lacks clients' states"):
     records(tmp_path).restore(snapshot)
+
+
+def test_no_other_process_writes_the_same_file(tmp_path, monkeypatch):
+  """Such as a worker of a run that was just killed."""
+  store = records(tmp_path)
+  write(store, [1], 7)
+  snapshot = store.snapshot()
+  code = 'import fcntl, sys; f = open(sys.argv[1], "r+"); fcntl.lockf(f, fcntl.LOCK_EX); print(1)'
+  wait = 'sys.stdout.flush(); sys.stdin.read()'
+  del store  # whose lock it is
+  other = subprocess.Popen(
+    [sys.executable, '-c', f'{code}; {wait}', tmp_path / next(iter(snapshot))],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+  )  # fmt: skip
+  assert other.stdout.readline() == b'1\n'
+  monkeypatch.setattr(records_lib.time, 'sleep', lambda seconds: None)
+  with pytest.raises(ValueError, match='still goes on in another process'):
+    records(tmp_path).restore(snapshot)
+  monkeypatch.setattr(records_lib.time, 'sleep', lambda seconds: other.communicate())
+  again = records(tmp_path)
+  again.restore(snapshot)
+  assert content(again) == {1: 7}
 
 
 def test_a_full_disk_is_said(tmp_path, monkeypatch):
