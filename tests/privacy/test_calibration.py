@@ -114,6 +114,7 @@ def test_139_silos_calibrate_quickly(accountant):
       assert theirs.get_epsilon(1e-3) == pytest.approx(epsilons[silo], rel=2e-3)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_139_silos_that_tune_calibrate_quickly():
   chosen = tuning.PrivateTuning.of_gamma(

@@ -47,8 +47,9 @@ for names, block, count in (('cpu:0,cpu:1,cpu:2', 1, 5), ('cpu:2,cpu:0', 2, 0), 
     # the data, and on those that are sent theirs.
     assert several.compilations == 1
     assert several.compiled_programs == 2 + min(2, len(set(names.split(','))))
-  with runtime.create('xla', devices=names) as several:
-    example.assert_same(swept, sweep(several))
+  if block == 2:
+    with runtime.create('xla', devices=names) as several:
+      example.assert_same(swept, sweep(several))
   found_there = everything(count, devices=names, clients_per_block=block)
   example.assert_same(found[count], found_there)
 print('agreed')
