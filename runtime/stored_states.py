@@ -126,7 +126,8 @@ def stored(
   """
   tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=True)
   count = len(arrays[0])
-  records = records_lib.Records(folder, record_sizes(tree, fixed), count, first=first)
+  sizes = [leaf[:1].nbytes for leaf in _changing(tree, fixed)]
+  records = records_lib.Records(folder, sizes, count, first=first)
   if snapshot is not None:
     records.restore(snapshot, slots)
   return StoredStates(
@@ -134,9 +135,12 @@ def stored(
   )
 
 
-def record_sizes(tree: Any, fixed: frozenset[str]) -> list[int]:
-  """The bytes of each leaf of a client's state that changes."""
-  return [leaf[:1].nbytes for leaf in _changing(tree, fixed)]
+def folder_or_temporary(folder: pathlib.Path | None) -> tuple[pathlib.Path, Any]:
+  """A folder, or a new one that goes with what is returned beside it."""
+  if folder is not None:
+    return folder, None
+  keeps = tempfile.TemporaryDirectory(prefix='client_states-')
+  return pathlib.Path(keeps.name), keeps
 
 
 def changes(tree: Any, fixed: frozenset[str]) -> bool:
@@ -198,10 +202,7 @@ class StoringRuntime(interface.Runtime):
     trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
     if not changes(tree, self._fixed):
       return self._machine.place_states(tree or None, allow_nan=allow_nan)
-    folder, keeps = self._folder, None
-    if folder is None:
-      keeps = tempfile.TemporaryDirectory(prefix='client_states-')
-      folder = pathlib.Path(keeps.name)
+    folder, keeps = folder_or_temporary(self._folder)
     return stored(tree, folder, fixed=self._fixed, snapshot=snapshot, keeps=keeps)
 
   def round(

@@ -180,7 +180,10 @@ def client_records(checkpoint: Checkpoint) -> dict[str, dict[str, np.ndarray]]:
   for path, array in checkpoint.arrays.items():
     first, *rest = path.split('/')
     if first == _CLIENT_RECORDS and len(rest) != 2:
-      raise CheckpointError("an earlier version has made it, which had clients' states in one file")
+      raise CheckpointError(
+        "the checkpoint is of an earlier version, which had all clients' states in one file; begin "
+        'anew in another --output_dir'
+      )
     if first == _CLIENT_RECORDS:
       result.setdefault(rest[0], {})[rest[1]] = array
   return result

@@ -9,7 +9,6 @@ import functools
 import itertools
 import os
 import pathlib
-import tempfile
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -152,13 +151,9 @@ class HostsRuntime(interface.Runtime):
     if self._storing is None or not stored_states.changes(tree or {}, self._storing[1]):
       return self._place_states(tree, None, allow_nan)
     tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
-    folder, fixed = self._storing
-    keeps = None
-    if folder is None:
-      keeps = tempfile.TemporaryDirectory(prefix='client_states-')
-      folder = pathlib.Path(keeps.name)
+    folder, keeps = stored_states.folder_or_temporary(self._storing[0])
     spread = self._spread(tree, len(arrays[0]))
-    spread.on_disk = states_lib.OnDisk(folder, fixed, keeps)
+    spread.on_disk = states_lib.OnDisk(folder, self._storing[1], keeps)
     spread.changes = True
     for index in range(self._crew.size):
       with spread.on_disk.storing(snapshot) as storing:
@@ -286,7 +281,9 @@ class HostsRuntime(interface.Runtime):
       for spread in self._placed:
         spread.at.discard(index)
     states = [spread for spread in self._placed if spread.changes]
-    keeps_states = all(self._is_there(spread, index) for spread in states for index in lost)
+    keeps_states = all(s.on_disk is not None for s in states) and all(
+      self._is_there(spread, index) for spread in states for index in lost
+    )
     for spread in states if keeps_states else ():
       self._go_back(spread, lost)
     return interface.Recovery(
@@ -295,10 +292,10 @@ class HostsRuntime(interface.Runtime):
     )
 
   def _is_there(self, spread: _Spread, index: int) -> bool:
-    """Whether the place of a lost member has the states of its clients."""
+    """Whether the place of a lost member has the states on disk of its clients."""
+    assert spread.on_disk is not None
     first, last = self._ends(spread.num_clients)[index]
-    disk = spread.on_disk
-    return first == last or (disk is not None and disk.is_there(index, self._ask(index, 'machine')))
+    return first == last or spread.on_disk.is_there(index, self._ask(index, 'machine'))
 
   def _go_back(self, spread: _Spread, lost: Sequence[int]) -> None:
     """Gives states on disk the values that they had when the last call was over."""

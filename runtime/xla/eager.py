@@ -105,7 +105,7 @@ class EagerProgram:
     is_plain = all(map(_is_plain, nodes)) and not sums
     run: Any = work if is_plain else self._function(('clients', stage), work)
     # What is visited has the data sets, too, that an earlier stage has made.
-    visited = (*prog.visited(stage), *nodes, *sums)
+    visited = (*prog.visited(stage), *sums)
     in_threads = in_threads and not is_plain and not self._shares_state(stage, visited)
     environments = [_those(server | env, used) for env in clients]
     if in_threads:  # Which form of the function a client has does not hang on who comes first.
@@ -128,7 +128,9 @@ class EagerProgram:
     """Whether a client's work may change what another one's finds."""
     if stage not in self._shared:
       blocks = [node.block for node in nodes]
-      self._shared[stage] = any(
+      read = {name for node in nodes for name in node.inputs}
+      of_server = [n for n in self._program.nodes if n.kind is not _Kind.CLIENTS and n.name in read]
+      self._shared[stage] = any(program.has_sequence(n.type) for n in of_server) or any(
         obstacles.is_stateful(op) and op not in obstacles.OWN_STATE
         for block in blocks
         for _, graph_def in graphs.inside(block)

@@ -280,6 +280,16 @@ def test_clients_without_states_lose_nothing_with_a_member():
     assert machine.recover().keeps_states
 
 
+def test_states_in_memory_are_not_kept_though_who_is_lost_had_none():
+  """The others have written theirs in the round that failed."""
+  crew = LocalCrew(9)  # of whom two have no client
+  with hosts_runtime.HostsRuntime(crew) as machine:
+    states = machine.place_states(example.client_states())
+    crew.lost = {0}
+    assert machine._ends(states.num_clients)[0] == (0, 0)
+    assert not machine.recover().keeps_states
+
+
 def test_another_machine_lacks_what_was_on_its_way_to_the_disk(tmp_path, monkeypatch):
   crew = LocalCrew(3)
   with hosts_runtime.HostsRuntime(crew) as machine:
