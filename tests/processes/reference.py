@@ -1,6 +1,7 @@
 """The papers' algorithms as NumPy loops over a small federation, without code of the methods."""
 
 import numpy as np
+import tensorflow as tf
 
 from runtime import random_streams
 from runtime.noise_key import NoiseKey
@@ -11,6 +12,26 @@ def parameter_vector(params):
   """(bias, weights...) of one linear model, or of a stack of them, float64."""
   weights = np.asarray(params['weights'], np.float64)
   return np.concatenate([np.asarray(params['bias'], np.float64)[..., np.newaxis], weights], -1)
+
+
+# Each draw is one graph: eager, it would be a hundred small ops.
+@tf.function(autograph=False)
+def _key(root, stream, indices):
+  return random_streams.key(root, stream, *tf.unstack(indices))
+
+
+@tf.function(autograph=False)
+def _uniform(root, stream, indices, size):
+  return random_streams.uniform(random_streams.key(root, stream, *tf.unstack(indices)), [size])
+
+
+@tf.function(autograph=False)
+def _normal(key, size):
+  return random_streams.normal(key, [size])
+
+
+def _tensor(values):
+  return tf.constant(values, tf.int32)
 
 
 class Reference:
@@ -36,9 +57,7 @@ class Reference:
 
   def uniform(self, root, stream, *indices):
     """The capacity's coins of a client's step."""
-    *where, last = indices
-    key = random_streams.fold_in(random_streams.key(root, stream, *where), last)
-    return random_streams.uniform(key, [self.capacity]).numpy()
+    return _uniform(_tensor(root), int(stream), _tensor(indices), self.capacity).numpy()
 
   def sgd(self, params, client, round_number, *, batch_size, learning_rate, penalty=None, epochs=1):
     """Epochs of shuffled minibatches, the last one smaller."""
@@ -60,7 +79,6 @@ class Reference:
     n, silo = self.sizes[client], plan.silo_parameters()
     root = NoiseKey.rehearsal(self.seed).words_of(client)
     where = (round_number, client, *indices)
-    noise_key = random_streams.key(root, noises, *where)
     for step in range(round(share_of_steps * silo['steps_per_round'][client])):
       if plan.batches == 'poisson':
         coins = self.uniform(root, batches, *where, step)[:n]
@@ -76,13 +94,9 @@ class Reference:
         if inside_clip:
           gradient = gradient + penalty(params)
         total += gradient * min(1.0, plan.clipping_norm / np.linalg.norm(gradient))
-      key = random_streams.fold_in(noise_key, step)
-      noise = np.concatenate(
-        [
-          random_streams.normal(random_streams.fold_in(key, 0), [1]).numpy(),
-          random_streams.normal(random_streams.fold_in(key, 1), [len(params) - 1]).numpy(),
-        ]
-      )
+      leaves = (1, len(params) - 1)
+      keys = [_key(_tensor(root), int(noises), _tensor([*where, step, i])) for i in range(2)]
+      noise = np.concatenate([_normal(*draw).numpy() for draw in zip(keys, leaves, strict=True)])
       total += silo['noise_multiplier'][client] * plan.clipping_norm * noise
       gradient = total / silo['batch_size'][client]
       if penalty is not None and not inside_clip:
