@@ -4,15 +4,17 @@ import ctypes
 import os
 
 _KEPT = 2**30  # Bytes: of one array, and at the end of the heap.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h of the GNU C library
+# malloc.h of the GNU C library
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 
 def keep() -> bool:
   """Has the C library keep freed arrays of up to 1 GiB, and up to 1 GiB of free heap.
 
   By default it gives arrays above 32 MiB back to the kernel when they are freed, and every round
-  then waits for the kernel to clear the same pages again. What the user's environment says of
-  malloc stands.
+  then waits for the kernel to clear the same pages again. So does the heap of any thread but the
+  first, of 64 MiB at most: all threads share the first one's. What the user's environment says
+  of malloc stands.
 
   Returns:
     Whether anything was changed: not where another C library is used.
@@ -23,4 +25,5 @@ def keep() -> bool:
   mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
   if mallopt is None:
     return False
-  return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT) and mallopt(_M_TRIM_THRESHOLD, _KEPT))
+  options = {_M_MMAP_THRESHOLD: _KEPT, _M_TRIM_THRESHOLD: _KEPT, _M_ARENA_MAX: 1}
+  return all([mallopt(option, value) for option, value in options.items()])

@@ -16,6 +16,8 @@ from experiments.running.guarantees import guarantors
 from experiments.running.population import Population
 from experiments.running.spending import Spending
 
+_LEAST_PAUSE = 20  # Between two checkpoints, by what one takes.
+
 Kept: TypeAlias = tuple[checkpoints.Checkpoint, list[MetricTable]]
 
 
@@ -36,6 +38,7 @@ class Keeper:
     *,
     with_events: bool = False,
     seconds_between_checkpoints: float = 0.0,
+    keeps_end: bool = True,
     seconds_between_writes: float = math.inf,
   ):
     """Writes nothing yet.
@@ -45,7 +48,10 @@ class Keeper:
       folders: each one's folder; none at all if nothing is written.
       store: where the checkpoints go; None if nothing is written.
       with_events: whether there are TensorBoard events too.
-      seconds_between_checkpoints: at least, whatever `checkpoint_every` says.
+      seconds_between_checkpoints: at least, whatever `checkpoint_every` says; if positive, also
+        at least 20 times what the last one took.
+      keeps_end: whether there is a checkpoint after the last round, whatever `checkpoint_every`
+        says.
       seconds_between_writes: of the metrics, between checkpoints.
     """
     self._runs = runs
@@ -59,6 +65,8 @@ class Keeper:
     self._with_events = with_events
     self._events: list[events.EventWriter] = []
     self._seconds_between_checkpoints = seconds_between_checkpoints
+    self._pause = seconds_between_checkpoints
+    self._keeps_end = keeps_end
     self._seconds_between_writes = seconds_between_writes
     self._last_checkpoint = self._last_write = time.monotonic()
     self._saved_rounds: int | None = None
@@ -105,12 +113,14 @@ class Keeper:
     for folder in self._folders:
       folder.begin()
 
-  def wants_checkpoint(self, rounds_done: int) -> bool:
+  def wants_checkpoint(self, rounds_done: int, *, is_end: bool) -> bool:
     """Whether it is time for a checkpoint."""
+    if is_end and self._keeps_end:
+      return True
     every = self._runs[0].config.checkpoint_every
     since = time.monotonic() - self._last_checkpoint
     due = every > 0 and rounds_done % every == 0
-    return due and since >= self._seconds_between_checkpoints
+    return due and since >= self._pause
 
   def wants_metrics(self) -> bool:
     """Whether it is time to write the metrics, for whoever looks on."""
@@ -137,6 +147,7 @@ class Keeper:
   ) -> None:
     """Writes everything that continued runs need, and what a reader wants to see."""
     assert self._store is not None
+    started = time.monotonic()
     self._write_spent(rounds_done)
     shards = None
     if population.clients.visit is not None:
@@ -148,6 +159,9 @@ class Keeper:
     for writer, table in zip(self._events, tables, strict=False):
       writer.write(table)
     self._last_checkpoint = self._last_write = time.monotonic()
+    if self._seconds_between_checkpoints > 0:
+      took = self._last_checkpoint - started
+      self._pause = max(self._seconds_between_checkpoints, _LEAST_PAUSE * took)
     self._saved_rounds = rounds_done
 
   def _write_spent(self, rounds_done: int) -> None:

@@ -158,9 +158,10 @@ class Loop:
       self._collect(then_show=False)
       self._evaluate()
       self._evaluated = self.rounds_done
-    if self._keeper.wants_checkpoint(self.rounds_done) or self.rounds_done == self._last:
+    is_end = self.rounds_done == self._last
+    if self._keeper.wants_checkpoint(self.rounds_done, is_end=is_end):
       self.save()
-    elif self.clock.round_is_over(len(self._pending)):
+    elif is_end or self.clock.round_is_over(len(self._pending)):
       self._collect()
     if self._keeper.wants_metrics():
       self._collect()

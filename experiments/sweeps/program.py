@@ -159,7 +159,10 @@ def _run_together(
       tables=[folder.path / 'metrics.parquet' for folder in folders],
     )
     stateful = runner.with_client_states(machine, runs[0].config, store)
-    keeper = Keeper(runs, folders, store, seconds_between_checkpoints=_SECONDS_BETWEEN_CHECKPOINTS)
+    keeper = Keeper(
+      runs, folders, store,
+      seconds_between_checkpoints=_SECONDS_BETWEEN_CHECKPOINTS, keeps_end=False,
+    )  # fmt: skip
     with (
       contextlib.closing(keeper),
       contextlib.closing(Population(runs, stateful, stacked=True)) as population,

@@ -261,6 +261,44 @@ class StopAfter:
       self.signal_number = signal.SIGTERM
 
 
+def test_a_sweep_spends_little_of_its_time_on_checkpoints(monkeypatch):
+  """At most a twentieth, and none after its last round, when the results are written at once."""
+  import types
+
+  from experiments.running import keeping
+
+  now = 0.0
+
+  def save(checkpoint, tables):
+    nonlocal now
+    now += 30.0
+
+  monkeypatch.setattr(keeping.time, 'monotonic', lambda: now)
+  run = types.SimpleNamespace(config=types.SimpleNamespace(checkpoint_every=5))
+  population = types.SimpleNamespace(
+    clients=types.SimpleNamespace(visit=None), arrays=lambda with_clients: {}
+  )
+  store = types.SimpleNamespace(save=save)
+
+  def saved_rounds(**options):
+    nonlocal now
+    now, saved = 0.0, []
+    keeper = keeping.Keeper([run], [], store, **options)
+    for rounds_done in range(1, 1001):
+      now += 2.0
+      if keeper.wants_checkpoint(rounds_done, is_end=rounds_done == 1000):
+        keeper.save(rounds_done, [], population, {})
+        saved.append(rounds_done)
+    return saved
+
+  monkeypatch.setattr(keeping, 'guarantors', lambda runs: [])
+  monkeypatch.setattr(keeping, 'Spending', lambda run, path: None)
+  monkeypatch.setattr(keeping.Keeper, '_write_spent', lambda self, rounds_done: None)
+  # A minute is 30 rounds; afterwards 20 times what one takes are 300.
+  assert saved_rounds(seconds_between_checkpoints=60.0, keeps_end=False) == [30, 330, 630, 930]
+  assert saved_rounds() == list(range(5, 1001, 5))  # a run by itself: as its flags say
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('stopped_after', [None, 4, 8])
 def test_one_loop_runs_one_or_several(tmp_path, monkeypatch, stopped_after):
