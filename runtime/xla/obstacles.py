@@ -39,6 +39,7 @@ _ADVICE = {
   'a string': 'strings stay on the host; keep them out of the graphs that do the arithmetic',
   'a table': 'look up on the host, in a computation of its own, or use integers and tf.gather',
   'a callback': 'write it with TensorFlow ops',
+  'a piece': 'where it takes long, give its values as an argument of the computation',
   'an op': 'XLA has no such op; use another one, or a computation of its own for it',
   'a shape': 'give it a known shape: pad to a fixed size, with the number of real rows beside it',
   'a sequence': 'use tensors of fixed shape, padded, with the number of real rows beside them',

@@ -18,6 +18,7 @@ from tensorflow_federated import framework as bb
 
 from runtime import trees
 from runtime.xla import obstacles, program, subgraphs
+from runtime.xla.lowering import support
 from runtime.xla.steps import Evaluation, Leaf, Step, leaves_in
 
 _Kind = program.Kind
@@ -88,14 +89,13 @@ def _cut(prog, refused) -> Cut:
   evaluation = Evaluation(prog, refused)
   wanted = leaves_in(evaluation.result)
   steps = dict(evaluation.steps)
-  needed = _needed(steps, wanted)
-  while _sequences_to_host(steps, needed, wanted):
+  while True:
     needed = _needed(steps, wanted)
-  return Cut(
-    pieces=tuple(_pieces(needed, wanted)),
-    parameter=evaluation.parameter,
-    result=evaluation.result,
-  )
+    if _sequences_to_host(steps, needed, wanted):
+      continue
+    pieces = tuple(_pieces(needed, wanted))
+    if not _refused_to_host(steps, pieces):
+      return Cut(pieces=pieces, parameter=evaluation.parameter, result=evaluation.result)
 
 
 def _pieces(steps: Sequence[Step], wanted: Sequence[Leaf]) -> Iterator[Piece]:
@@ -127,6 +127,19 @@ def _sequences_to_host(steps: dict[str, Step], needed: Sequence[Step], wanted) -
       obstacle = obstacles.Obstacle('a sequence', 'its sequence is needed on the host')
       steps[maker.name] = dataclasses.replace(maker, obstacles=(obstacle,))
       moved = True
+  return moved
+
+
+def _refused_to_host(steps: dict[str, Step], pieces: Sequence[Piece]) -> bool:
+  """Takes to the host the pieces that are not compiled as a whole; whether there were any."""
+  moved = False
+  for piece in pieces:
+    if piece.on_host or not (reasons := support.examine(piece.program).reasons):
+      continue
+    obstacle = obstacles.Obstacle('a piece', reasons[0])
+    for step in piece.steps:
+      steps[step.name] = dataclasses.replace(step, obstacles=(obstacle,))
+    moved = True
   return moved
 
 

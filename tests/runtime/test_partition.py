@@ -127,6 +127,37 @@ def test_only_a_string_in_the_state_leaves_the_clients_compiled(native):
   assert [p.how for p in context.explain(next_round).parts if p.place == 'clients'] == ['compiled']
 
 
+def test_a_piece_that_is_not_compiled_leaves_the_others_compiled(native):
+  """The offsets take no argument: TensorFlow draws them, and the sums stay compiled."""
+
+  @tff.tensorflow.computation(np.str_)
+  def length(text):
+    return tf.strings.length(text)
+
+  @tff.tensorflow.computation
+  def offset():
+    return tf.random.stateless_uniform([3], [1, 2], 0, 100, tf.int32)
+
+  @tff.federated_computation(tff.FederatedType(np.str_, tff.CLIENTS))
+  def lengths(texts):
+    total = tff.federated_sum(tff.federated_map(length, texts))
+    return total, tff.federated_eval(offset, tff.SERVER)
+
+  texts = ['a', 'bcd', 'ef']
+  with native.context:
+    expected = lengths(texts)
+  with runtime.XlaContext() as context:
+    for _ in range(2):
+      found = lengths(texts)
+      assert found[0] == expected[0] == 6
+      np.testing.assert_array_equal(found[1], expected[1])
+    assert [(part.how, part.place) for part in context.explain(lengths).parts] == [
+      ('on the host', 'clients'),
+      ('on the host', 'server'),
+      ('compiled', 'aggregation'),
+    ]
+
+
 def test_a_repeated_computation_that_is_interpreted_is_warned_of_once():
   @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
   def total(values):
