@@ -192,6 +192,10 @@ class FederatedMethod:
   _release: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None = None
   _release_metrics: Callable[[Tree], Tree] | None = None
   compared_groups: tuple[tuple[str, str], ...] = ()
+  # Shared by the methods of one process, for which the same programs do.
+  _built: dict[tuple[str, ExamplesSpec], tff.Computation] = dataclasses.field(
+    default_factory=dict, repr=False, compare=False
+  )
 
   def initial_server_state(
     self,
@@ -245,6 +249,10 @@ class FederatedMethod:
       hyperparameters: all of them, by name.
     """
     return dataclasses.replace(self, hyperparameters=hyperparameters, **_accounted_by(plan))
+
+  def sharing(self, other: 'FederatedMethod') -> 'FederatedMethod':
+    """The same with the process and the evaluations of another, which differs in values only."""
+    return dataclasses.replace(self, process=other.process, _built=other._built)
 
   def initial_client_states(
     self,
@@ -311,7 +319,7 @@ class FederatedMethod:
     return state
 
   def build_evaluation(self, which: str, examples: ExamplesSpec) -> tff.Computation:
-    """A computation that evaluates a model on each client's examples.
+    """A computation that evaluates a model on each client's examples, built once.
 
     Args:
       which: one of `evaluations`.
@@ -326,6 +334,11 @@ class FederatedMethod:
     """
     if which not in self.evaluations:
       raise ValueError(f'No {which} model; the method has {", ".join(self.evaluations)}.')
+    if (which, examples) not in self._built:
+      self._built[which, examples] = self._evaluation(which, examples)
+    return self._built[which, examples]
+
+  def _evaluation(self, which: str, examples: ExamplesSpec) -> tff.Computation:
     server_type, client_type, _ = self.process.next.type_signature.parameter
     client_type = client_type.member if which != GLOBAL else tff.to_type(Tree())
     model, select = self._model, self._models[which]

@@ -58,11 +58,11 @@ class _Board:
   """What parent and workers tell each other while the workers are at work. A Ray actor."""
 
   def __init__(self):
-    self._states: dict[int, tuple[int, int, int]] = {}
+    self._states: dict[int, tuple[int, ...]] = {}
     self._warnings: dict[int, list[str]] = {}
     self._stopping = False
 
-  def write(self, index: int, state: tuple[int, int, int]) -> None:
+  def write(self, index: int, state: tuple[int, ...]) -> None:
     """A worker says how far it is."""
     self._states[index] = state
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import hashlib
 import math
@@ -26,8 +27,10 @@ from privacy.rounding import rounded_up
 _NO_PARTS = Parts()
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
-# (rounds done, of how many, of how many runs)
-Report = Callable[[int, int, int], None]
+# (how many of the program's runs have ended, rounds done, of how many, of how many runs at once)
+Report = Callable[[int, int, int, int], None]
+# (rounds done, of how many, of how many runs at once)
+_ReportBatch = Callable[[int, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +99,9 @@ def run_all(
     or any(e.is_loaded_by_cohort or e.method.releases for e in experiments.values())
   ):
     for name, experiment in _unfinished(experiments).items():
+      ended = len(configs) - len(_unfinished(experiments))
       try:
-        _run_alone(name, experiment, sweep, report, parts)
+        _run_alone(name, experiment, sweep, functools.partial(report, ended), parts)
       except ValueError as error:
         refuse(name, error)
     return
@@ -105,7 +109,9 @@ def run_all(
     for names in sharing.batches(experiments):
       left = _unfinished({name: experiments[name] for name in names})
       if left:
-        _run_together(machine, left, sweep, checkpoint_folder, caught, report, parts)
+        ended = len(configs) - len(_unfinished(experiments))
+        tell = functools.partial(report, ended)
+        _run_together(machine, left, sweep, checkpoint_folder, caught, tell, parts)
         gc.collect()  # The next one's states need the room of this one's.
 
 
@@ -114,7 +120,7 @@ def _unfinished(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:
 
 
 def _run_alone(
-  name: str, experiment: Experiment, sweep: Sweep, report: Report, parts: Parts
+  name: str, experiment: Experiment, sweep: Sweep, report: _ReportBatch, parts: Parts
 ) -> None:
   """A run by itself: TFF's own runtime, data loaded by cohort, a final release, a filter."""
   config = experiment.config
@@ -140,10 +146,11 @@ def _run_together(
   sweep: Sweep,
   checkpoint_folder: pathlib.Path,
   caught: interruption.Interruption,
-  report: Report,
+  report: _ReportBatch,
   parts: Parts,
 ) -> None:
   """Runs of one process, from their first round to their results."""
+  report(0, next(iter(experiments.values())).config.rounds, len(experiments))
   runs: list[Experiment] = []
   folders: list[results.RunFolder] = []
   try:

@@ -36,7 +36,8 @@ class SweepProgress:
     self._groups = groups
     self._groups_done = 0
     self._rounds_done = 0  # of ended programs
-    self._now: dict[int, tuple[int, int, int]] = {}  # worker -> rounds done, of, runs at once
+    # worker -> runs of its program that have ended, rounds done, of, runs at once
+    self._now: dict[int, tuple[int, int, int, int]] = {}
     self._last = time.monotonic()
     self._first: tuple[float, int] | None = None  # when the first rounds were done, how many
     self._shown = shown
@@ -54,12 +55,12 @@ class SweepProgress:
 
   def begins(self, worker: int, names: Sequence[str]) -> None:
     """A worker takes up a program."""
-    self._now[worker] = (0, self._rounds[names[0]], len(names))
+    self._now[worker] = (0, 0, self._rounds[names[0]], len(names))
     self._show(always=True)
 
-  def reports(self, worker: int, rounds_done: int, rounds: int, runs: int) -> None:
-    """A worker's program has come so far, with so many runs at once."""
-    self._now[worker] = (rounds_done, rounds, runs)
+  def reports(self, worker: int, ended: int, rounds_done: int, rounds: int, runs: int) -> None:
+    """A worker's program has come so far with so many runs at once, after those that ended."""
+    self._now[worker] = (ended, rounds_done, rounds, runs)
     self._show(always=False)
 
   def ends(self, worker: int, names: Sequence[str]) -> None:
@@ -90,9 +91,10 @@ class SweepProgress:
 
   def line(self) -> str:
     """The state in words."""
-    parts = [f'runs {self._runs_done}/{self._total}']
+    ended = sum(ended for ended, *_ in self._now.values())
+    parts = [f'runs {self._runs_done + ended}/{self._total}']
     parts.append(f'programs {self._groups_done}/{self._groups}')
-    for done, rounds, runs in self._now.values():
+    for _, done, rounds, runs in self._now.values():
       which = f'{runs} {"run" if runs == 1 else "runs at once"}'
       parts.append(f'round {done}/{rounds} of {which}' if done else f'loading, compiling {which}')
     done, now = self._done(), time.monotonic()
@@ -105,7 +107,8 @@ class SweepProgress:
     return ', '.join(parts)
 
   def _done(self) -> int:
-    return self._rounds_done + sum(done * runs for done, _, runs in self._now.values())
+    of_programs = (done * runs + rounds * ended for ended, done, rounds, runs in self._now.values())
+    return self._rounds_done + sum(of_programs)
 
   def _show(self, *, always: bool) -> None:
     if self._bar is not None:

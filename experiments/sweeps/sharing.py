@@ -100,8 +100,7 @@ def _variant_of(
   )
   for other in built:
     if _is_same_program(other, experiment):
-      process = other.method.process
-      method = dataclasses.replace(experiment.method, process=process)
+      method = experiment.method.sharing(other.method)
       experiment = dataclasses.replace(experiment, method=method)
       break
   built.append(experiment)

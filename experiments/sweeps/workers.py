@@ -41,9 +41,9 @@ class Worker(abc.ABC):
 
     Args:
       index: which worker it is.
-      messages: where what it tells goes: its `state` (rounds done, of how many, of how many
-        runs), what it has to `warn` of, that its runs are `finished` or that they `failed` and why,
-        both with those that were `refused` by themselves, or that it `died`.
+      messages: where what it tells goes: its `state` (see `program.Report`), what it has to `warn`
+        of, that its runs are `finished` or that they `failed` and why, both with those that were
+        `refused` by themselves, or that it `died`.
     """
     self.index = index
     self.names: list[str] = []
@@ -232,7 +232,7 @@ class Programs:
   def run(
     self,
     names: Sequence[str],
-    report: Callable[[int, int, int], None],
+    report: Callable[[int, int, int, int], None],
     warn: Callable[[str], None],
   ) -> dict[str, Any]:
     """Runs what is left of one program.

@@ -177,11 +177,11 @@ class Executable:
     """A function, compiled by XLA on first use and then kept."""
     if key not in self._functions:
 
-      def traced(*arguments):
+      def counted(*arguments):
         self._statistics.programs += 1
         return function(*arguments)
 
-      compiled = tf.function(traced, jit_compile=True, autograph=False)
+      compiled = tf.function(_traced(counted), jit_compile=True, autograph=False)
       # TensorFlow would warn that many functions come from this one line.
       compiled._omit_frequent_tracing_warning = True  # pylint: disable=protected-access
       self._functions[key] = compiled
@@ -201,11 +201,8 @@ class Executable:
 
   def _traced_round(self, parts, rows, settings, count):
     stages = self._stages
-    parts = list(parts)
     variables = self._variables(parts)
-    if self._updated is not None:
-      parts[self._updated[0]] = [v.read_value() for v in variables]
-    parameter = self._parameter(parts)
+    parameter = self._parameter([_read(leaves) for leaves in parts])
     clients = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=self._bucket)
     env: dict[str, Any] = {}
     kept: dict[str, Any] = {}
@@ -240,7 +237,7 @@ class Executable:
       )
     if 'pieces' not in self._functions:
       # Not compiled as one: the pieces are, and TensorFlow runs them side by side.
-      self._functions['pieces'] = tf.function(self._round_in_pieces, autograph=False)
+      self._functions['pieces'] = tf.function(_traced(self._round_in_pieces), autograph=False)
     with tf.device(self._devices[0]):
       return self._functions['pieces'](parts, members, self._fresh())
 
@@ -340,7 +337,7 @@ class Executable:
           leaves = [tf.gather(leaf, of_part) for leaf in leaves]
           of_part = tf.range(of_part.shape[0])
         read.append(of_part)
-      values.append(leaves)
+      values.append(_read(leaves))
     return values, read
 
   def _join(self, leaves, counts):
@@ -409,6 +406,27 @@ class Executable:
       f' {devices_lib.gigabytes(of_lane * block + of_all)} and'
       f' {devices_lib.gigabytes(free)} are free; {advice}.'
     )
+
+
+def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
+  """A function to be traced, whose graph does not keep the variables that it was traced with.
+
+  TensorFlow's does until it is freed itself, with all that they hold: here the states of a
+  whole population, while the compiled function goes on with those of another.
+  """
+
+  def run(*arguments):
+    result = function(*arguments)
+    graph = tf.compat.v1.get_default_graph()
+    graph._resource_tensor_inputs.clear()  # pylint: disable=protected-access
+    return result
+
+  return run
+
+
+def _read(leaves: Sequence[Any]) -> list[tf.Tensor]:
+  """Variables' values: a loop that read a variable itself would keep it (see `_traced`)."""
+  return [tf.convert_to_tensor(leaf) for leaf in leaves]
 
 
 def _scope(fresh: Sequence[tf.Tensor], *places: tf.Tensor) -> scope.Scope | None:

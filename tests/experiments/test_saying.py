@@ -168,11 +168,30 @@ def test_a_sweeps_line_has_no_stray_comma(monkeypatch, count):
   terminal = Terminal(monkeypatch)
   shown = SweepProgress({f'r{i}': config for i in range(count)}, total=count, groups=1)
   shown.begins(0, [f'r{i}' for i in range(count)])
-  shown.reports(0, 2, 5, count)
+  shown.reports(0, 0, 2, 5, count)
   shown.close()
   said = terminal.read()
   assert '| ,' not in said and '|,' not in said and f'| runs 0/{count}, programs 0/1' in said
   assert 'loading, compiling' in said  # until the first rounds are done
+
+
+def test_a_sweep_counts_the_runs_that_ended_within_a_program(monkeypatch):
+  """Batches of 2 runs in a program of 6: 10 of 28 rounds in an hour, so 18 take 1.8 hours."""
+  from experiments.sweeps import progress as sweep_progress
+
+  now = 0.0
+  monkeypatch.setattr(sweep_progress.time, 'monotonic', lambda: now)
+  names = [f'r{i}' for i in range(6)]
+  config = ExperimentConfig(**PRIVATE, rounds=5)
+  shown = SweepProgress(dict.fromkeys(names, config), total=7, groups=1, shown=False)
+  shown.begins(0, names)
+  shown.reports(0, 0, 1, 5, 2)
+  assert shown.line().startswith('runs 1/7, programs 0/1, round 1/5 of 2 runs at once')
+  now = 3600.0
+  shown.reports(0, 2, 1, 5, 2)
+  assert shown.line() == ('runs 3/7, programs 0/1, round 1/5 of 2 runs at once, 1 h 48 min left')
+  shown.ends(0, names)
+  assert shown.line() == 'runs 7/7, programs 1/1'
 
 
 def test_a_sweep_warns_once(capsys):

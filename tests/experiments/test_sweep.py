@@ -5,6 +5,7 @@ import json
 import os
 import queue
 import signal
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -256,7 +257,7 @@ class StopAfter:
   def defer(self):
     pass
 
-  def report(self, done, *others):
+  def report(self, ended, done, *others):
     if done == self._rounds:
       self.signal_number = signal.SIGTERM
 
@@ -343,6 +344,39 @@ def test_one_loop_runs_one_or_several(tmp_path, monkeypatch, stopped_after):
         summary.pop(timing)
     assert read[0] == read[1]
   assert not list((tmp_path / 'checkpoints').rglob('*.npz'))
+
+
+@pytest.mark.slow
+def test_batches_of_one_program_compile_nothing_and_leave_nothing(tmp_path, monkeypatch):
+  """A batch's states are freed before the next one's are placed; one's programs serve all."""
+  import tensorflow as tf
+
+  from experiments.running import runner
+  from experiments.sweeps import sharing
+  from runtime.xla.runtime import XlaRuntime
+
+  monkeypatch.setattr(sharing, '_STATE_BYTES_AT_ONCE', 1)  # every run is a batch
+  placed, alive, programs, machines = [], [], [], []
+
+  def place_states(self, tree, **options):
+    if tree is not None:
+      alive.append(sum(handle() is not None for handle in placed))
+      programs.append(machines[-1].compiled_programs)
+    states = place(self, tree, **options)
+    placed.extend(weakref.ref(leaf.handle) for leaf in tf.nest.flatten(states.tree))
+    return states
+
+  def create(config):
+    machines.append(make(config))
+    return machines[-1]
+
+  place, make = XlaRuntime.place_states, runner.create_runtime
+  monkeypatch.setattr(XlaRuntime, 'place_states', place_states)
+  monkeypatch.setattr(runner, 'create_runtime', create)
+  grid = Grid.parse({**SMALL, 'target_epsilon': 2.0}, ['mtl_lambda=0.1,1,10'], ['0'])
+  sweep.run(grid, folder=tmp_path / 'sweep', show_progress=False)
+  assert len(placed) > 0 and alive == [0, 0, 0]
+  assert programs[0] == 0 < programs[1] == programs[2] == machines[-1].compiled_programs
 
 
 @pytest.mark.slow
@@ -459,7 +493,7 @@ def test_a_stopped_sweep_continues_to_the_same_numbers(tmp_path, monkeypatch):
   whole = sweep.run(small_grid(), folder=tmp_path / 'whole', show_progress=False)
   stopped = []
 
-  def stop(self, worker, rounds_done, rounds, runs):
+  def stop(self, worker, ended, rounds_done, rounds, runs):
     if rounds_done == 2 and not stopped:
       stopped.append(rounds_done)
       os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,8 @@
 """Rounds over a population: parity, cohorts of any size, sweeps, evaluation."""
 
 import collections
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -253,6 +255,22 @@ def test_evaluation(native, rows):
     found = run(xla)
   assert found['loss'].shape == (7 if rows is None else 3,)
   example.assert_same(run(native), found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('devices', ['cpu', 'cpu,cpu'])
+def test_states_are_freed_while_the_programs_that_saw_them_stay(devices):
+  with runtime.create('xla', devices=devices) as xla:
+    placed = xla.place(example.data())
+    for _ in range(2):
+      states = xla.place_states(example.client_states())
+      held = [weakref.ref(leaf.handle) for leaf in tf.nest.flatten(states.tree)]
+      server, _ = xla.round(example.next_round, example.server_state(), states, placed, [1, 2, 3])
+      xla.evaluate(evaluate, server, states, placed)
+      assert all(handle() is not None for handle in held)
+      del states
+      gc.collect()
+      assert not any(handle() is not None for handle in held)
 
 
 def _idle(work, order, shares, block):
