@@ -81,8 +81,8 @@ def _spread(heights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         (pools[-1][0] * pools[-1][1] + mean * count) / (pools[-1][1] + count), pools[-1][1] + count
       ]  # fmt: skip
   level = np.concatenate([np.full(int(count), mean) for mean, count in pools])
-  # Inside the axes, as far as there is room.
-  level = np.maximum(np.minimum(level, 1.0 - offsets[-1]), 0.0)
+  # Inside the axes, as far as there is room: the title is above them.
+  level = np.maximum(np.minimum(level, 1.0 - offsets[-1] - sizes[order[-1]] / 2), 0.0)
   result = np.empty_like(heights)
   result[order] = level + offsets
   return result

@@ -21,9 +21,9 @@ _CLAIMS = "What these runs show is judged among the papers' claims: `make claims
 # What a page shows of a report where its recipe names no figure: the first that there is.
 _DEFAULT_FIGURES = (
   'figure',
+  'groups_along',
   'lambda',
   'privacy_utility',
-  'groups_along',
   'groups',
   'learning_curves',
 )

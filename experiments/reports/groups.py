@@ -96,8 +96,8 @@ def groups_along(data: ReportData) -> Drawing | None:
   if last['group'].nunique() < 2 or max(counts.values(), default=0) < 3:
     return None
   along = max(counts, key=lambda name: counts[name])
+  last = last[last[along].notna()]  # of the methods that have it
   others = [name for name in data.setting_names if name != along and last[name].nunique() > 1]
-  last = last[last[along].notna()]
   words = [
     ', '.join(f'{symbol(n)} {text(v)}' for n, v in zip(others, row, strict=True))
     for row in last[others].to_numpy()

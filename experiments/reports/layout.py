@@ -229,7 +229,7 @@ def leave_out_far(axes, curves: pd.DataFrame, ends: pd.Series) -> None:
   low, top = float(seen.min()), float(seen.max())
   room = max(top - low, 2 * float(stds.median()))
   far = curves['mean'] > top + room if is_error else curves['mean'] < low - room
-  if room == 0 or not far.any():
+  if room == 0 or not far.any() or len(seen) == 1:  # a line by itself flattens no other
     return
   if is_error:
     axes.set_ylim(min(low, (curves['mean'] - stds)[~far].min()) - 0.05 * room, top + room)

@@ -46,6 +46,8 @@ def test_heights_are_moved_as_little_as_needed():
   np.testing.assert_allclose(labels._spread(np.array([0.5, 0.5, 0.9]), sizes), [0.45, 0.55, 0.9])
   moved = labels._spread(np.array([0.5, 0.52, 0.51]), sizes)
   assert np.all(np.diff(np.sort(moved)) >= 0.1 - 1e-12) and np.argsort(moved).tolist() == [0, 2, 1]
+  # A name's upper edge stays below the title.
+  np.testing.assert_allclose(labels._spread(np.ones(3), sizes), [0.75, 0.85, 0.95])
 
 
 def test_a_line_without_points_has_no_label():

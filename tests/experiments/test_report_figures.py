@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import text
+from matplotlib import figure, text
 
 import drawing as house
 import processes
@@ -147,6 +147,35 @@ def test_figures_of_reports(name, tmp_path):
     again = pictures.draw(drawing.save_table(tmp_path))
     again.draw_without_rendering()  # which finds the ticks
     assert _content(again) == _content(drawing.drawing), drawing.name
+
+
+def test_a_line_is_left_out_of_the_picture_only_beside_others():
+  def limits(methods):
+    axes = figure.Figure().subplots()
+    rows = [(m, x, y) for m, *ys in methods for x, y in enumerate(ys)]
+    curves = pd.DataFrame(rows, columns=['method', 'strength', 'mean']).assign(
+      std=1e-4, metric='test_accuracy'
+    )
+    for _, own in curves.groupby('method'):
+      axes.plot(own['strength'], own['mean'])
+    layout.leave_out_far(axes, curves, pd.Series(dtype=float))
+    return axes.get_ylim()
+
+  falling = ('ditto', 0.996, 0.995, 0.98)
+  assert limits([falling])[0] < 0.98
+  assert limits([falling, ('mr_mtl', 0.997, 0.9965, 0.996)])[0] > 0.98
+
+
+def test_panels_of_groups_name_what_differs_between_them(tmp_path):
+  """Not the method, nor a setting of another method that has no curve."""
+  _groups(tmp_path)
+  make_run(tmp_path / 'ditto', method='ditto', dataset='digits', ditto_lambda=0.1,
+           privacy='client', delta=1e-4, target_epsilon=3.6, clients_per_round=5)  # fmt: skip
+  drawn = {d.name: d for d in report_figures.draw_all(report_data.read([tmp_path]))}
+  titles = [axes.get_title('left') for axes in drawn['groups_along'].drawing.axes]
+  assert [t for t in titles if t] == [
+    f'lambda of private {x}, lambda of opted-out {x}' for x in ('0.005', '0.05')
+  ]
 
 
 def _content(drawn):
