@@ -57,6 +57,8 @@ class Judge:
     needed: of its pairs: 'all' or 'any'.
     counts: a data set whose sizes are compared.
     missing: why the data are not to be had.
+    may_differ: why a stand-in need not show it, as written down with the claim. It is judged and
+      counts all the same.
   """
 
   data: str
@@ -68,6 +70,7 @@ class Judge:
   needed: str = 'all'
   counts: str = ''
   missing: str = ''
+  may_differ: str = ''
 
   def __post_init__(self):
     given = [bool(x) for x in (self.recipe, self.theory, self.counts, self.missing)]
@@ -433,7 +436,9 @@ def page(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Verdict]]) -
     "is two paired standard errors, below six seeds Student's t at 95 %. 'More' and 'less' have to "
     'exceed the margin and the error. Settings are chosen on seeds that judge nothing, from one '
     'grid for all methods. A claim is met when it is met on all data sets that were run; a verdict '
-    "on a stand-in never stands for the paper's data. Accuracies are in points.",
+    "on a stand-in never stands for the paper's data. *May differ* says of which stand-ins the "
+    'list did not ask for the claim, and why; they are judged and count all the same. Accuracies '
+    'are in points.',
     '',
     '| paper | ' + ' | '.join(VERDICTS) + ' | all |',
     '| --- |' + ' --- |' * (len(VERDICTS) + 1),
@@ -466,7 +471,8 @@ def _rows(claim: Claim, stored: Mapping[str, Verdict]) -> list[str]:
     said = f'{found.text}{seeds}' + (f' *{found.remark}*' if found.remark else '')
     bold = f'**{found.verdict}**' if found.verdict == NOT_MET else found.verdict
     first = (f'`{claim.id}`', f'{claim.what} ({claim.where})') if not i else ('', '')
-    cells = (*first, judge.data, bold, said)
+    may = f' (may differ: {judge.may_differ})' if judge.may_differ else ''
+    cells = (*first, judge.data + may, bold, said)
     rows.append(
       '| ' + ' | '.join(re.sub(r'\s+', ' ', cell.replace('|', '/')) for cell in cells) + ' |'
     )

@@ -157,6 +157,20 @@ def _theory(name):
   return claim, next(j for j in claim.judges if j.theory == name)
 
 
+def test_what_may_differ_on_a_stand_in_is_said_and_counts_all_the_same():
+  """Where the list asks for nothing: stand-ins only, and their verdicts weigh as all others."""
+  may = [(claim, judge) for claim in CLAIMS for judge in claim.judges if judge.may_differ]
+  assert (len(may), len({claim.id for claim, _ in may})) == (53, 38)
+  for claim, judge in may:
+    assert judge.recipe and judge.data not in ('noniid_mnist', 'skewed_noniid_mnist'), claim.id
+  claim, judge = may[0]
+  verdict = claims.Verdict(verdict=claims.NOT_MET, text='1 of 9', seeds=3)
+  stored = {claim.id: {judge.data: verdict}}
+  row = f'| {judge.data} (may differ: {judge.may_differ}) | **not met** | 1 of 9 (3 seeds) |'
+  assert row in claims.page([claim], stored)
+  assert claims.overall(claim, stored[claim.id]) == claims.NOT_MET
+
+
 def test_pairs_are_judged_by_the_claims_relation_or_their_own():
   claim, judge = _theory('optimal_lambda')  # equal to 1e-6
   good, bad = Pair(what='a', left=1.0, right=1.0), Pair(what='b', left=1.001, right=1.0)
