@@ -12,9 +12,11 @@ applied to. A *term* is such a quantity, an array over the seeds:
   {"at": {...}, "of": a}                    a with other values
   {"by": "name", "terms": {...}}            the one that a value names
 
-Terms are utilities: more is better; errors have their sign turned unless `raw`. Accuracies and
-their variances are in points. Of several settings that match a term with `choose` the best is
-taken, by the tuning seeds, which no verdict uses. '$name' stands for a value of the judge.
+Terms are utilities: more is better; errors have their sign turned unless `raw`, which a term of
+`part` and a better or worse one may be. Accuracies and their variances are in points; a margin in
+points says nothing of the utility of an error, for which it is two errors. Of several settings that
+match a term with `choose` the best is taken, by the tuning seeds, which no verdict uses. '$name'
+stands for a value of the judge.
 
 Long because every form of a measure has its function here.
 """
@@ -30,11 +32,16 @@ import pandas as pd
 
 from experiments.folder.metrics import EVERYONE
 from experiments.recipes import rules
+from experiments.recipes.impossible import from_json
 from experiments.recipes.rules import Finding
 from experiments.sweeps import table as sweep_table
 
 Term = Any  # str | Mapping[str, Any]: data, as JSON has it
 _FIND = {'part', 'metric', 'where', 'group', 'choose', 'raw', 'after'}
+_FORMS = {
+  'minus': set(), 'share': set(), 'mean': set(), 'at': {'of'}, 'by': {'terms'},
+  'better_of': {'raw'}, 'worse_of': {'raw'}, 'part': _FIND,
+}  # fmt: skip
 
 
 class Impossible(ValueError):
@@ -87,10 +94,11 @@ class Runs:
     Raises:
       Impossible: no such runs, or several settings where nothing may choose.
     """
-    if isinstance(term, str):
-      if term not in self.terms:
-        raise Impossible(f'there is no term {term!r}')
-      term = self.terms[term]
+    term = self._named(term)
+    form = next((form for form in _FORMS if form in term), 'part')
+    unknown = set(term) - _FORMS[form] - {form}
+    if unknown:
+      raise Impossible(f'a term of {form} has no {", ".join(sorted(unknown))}')
     if 'minus' in term:
       left, right = (self.of(t, tuning=tuning) for t in term['minus'])
       return left - right
@@ -105,12 +113,12 @@ class Runs:
       return self.of(term['terms'][str(self.filled('$' + term['by']))], tuning=tuning)
     for kind, pick in (('better_of', np.argmax), ('worse_of', np.argmin)):
       if kind in term:
-        candidates = self.filled(term[kind])
+        candidates = [self._named(t) for t in self.filled(term[kind])]
+        if any(t.get('raw') for t in candidates):
+          raise Impossible(f'a term of {kind} is raw as a whole: it chooses by utilities')
         means = [float(np.mean(self.of(t, tuning=True))) for t in candidates]
-        return self.of(candidates[int(pick(means))], tuning=tuning)
-    unknown = set(term) - _FIND
-    if unknown:
-      raise Impossible(f'a term has no {", ".join(sorted(unknown))}')
+        chosen = candidates[int(pick(means))]
+        return self.of({**chosen, 'raw': True} if term.get('raw') else chosen, tuning=tuning)
     grid = self._grid(term)
     if term.get('choose') and len(grid) > 1:
       method = self.filled(term.get('where', {}).get('method', term['part']))
@@ -120,6 +128,20 @@ class Runs:
       raise Impossible(f'{len(grid)} settings of part {term["part"]} match {term.get("where")}')
     judging, first = self._split(grid)
     return (first if tuning else judging).to_numpy()[0]
+
+  def _named(self, term: Term) -> Mapping[str, Any]:
+    """A term, or the one that a name stands for."""
+    if isinstance(term, str):
+      if term not in self.terms:
+        raise Impossible(f'there is no term {term!r}')
+      term = self.terms[term]
+    return term
+
+  def in_points(self, term: Term) -> bool:
+    """Whether a margin is in a term's unit: points of accuracy, or an error's own one."""
+    term = self._named(term)
+    metric = term.get('metric', self.values.get('metric', ''))
+    return bool(term.get('raw')) or not metric or sweep_table.is_better_high(metric)
 
   def _best(self, term: Mapping[str, Any]) -> str:
     """Name of the setting of most utility on the tuning seeds, of those that all finished."""
@@ -143,7 +165,7 @@ class Runs:
     frame = frame[(frame['group'] == term.get('group', EVERYONE)) & (frame['metric'] == name)]
     for column, value in where.items():
       if column in frame:
-        frame = frame[frame[column] == (float(value) if value in ('inf', 'Infinity') else value)]
+        frame = frame[sweep_table.has(frame[column], from_json(value))]
     grid = frame.pivot_table(index='setting', columns='seed', values='value', sort=False)
     grid = grid.reindex(sorted(grid.columns), axis=1)
     complete = grid[np.isfinite(grid).all(axis=1)]
@@ -169,7 +191,7 @@ class Runs:
     Returns:
       (values of the setting, increasing; utilities [values, judging seeds]).
     """
-    term = dict(self.terms[term] if isinstance(term, str) else term)
+    term = dict(self._named(term))
     if 'at' in term:
       return self.set(self.filled(term['at'])).curve(term['of'], setting)
     if 'part' not in term:
@@ -254,6 +276,9 @@ def _margin(measure: Mapping[str, Any], runs: Runs, margin: Any) -> float | None
   return margin if isinstance(margin, int | float) else None
 
 
+_WITHOUT_MARGIN = {'about': 'indifferent', 'within': 'indifferent', 'not below': '>='}
+
+
 def _order(measure, runs: Runs, relation: str, margin) -> Finding:
   left = runs.of(measure['left'])
   right = measure['right']
@@ -263,6 +288,9 @@ def _order(measure, runs: Runs, relation: str, margin) -> Finding:
   several = right if isinstance(right, list) else [right]
   if measure.get('one_sided'):
     relation = 'not below'
+  if margin and not runs.in_points(measure['left']):
+    margin = None
+    relation = _WITHOUT_MARGIN.get(relation, relation)
   findings = []
   for term in several:
     found = rules.order(relation, left, runs.of(term), margin)

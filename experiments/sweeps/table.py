@@ -226,3 +226,10 @@ def _present(values: dict[str, Any]) -> dict[str, Any]:
 def cell(value: Any) -> Any:
   """A setting's value as it stands in the table: repeated flags are joined by spaces."""
   return ' '.join(value) if isinstance(value, tuple) else value
+
+
+def has(column: pd.Series, value: Any) -> pd.Series:
+  """Which rows have a setting's value; of a repeated flag it is one of several."""
+  if settings()[str(column.name)].kind is tuple:
+    return column.map(lambda words: isinstance(words, str) and value in words.split(' '))
+  return column == value

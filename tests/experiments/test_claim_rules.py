@@ -235,10 +235,36 @@ def test_orders_of_utilities_and_of_raw_errors():
   raw = {'rule': 'order', 'left': {**TERMS['mr_mtl'], 'raw': True},
          'right': {**TERMS['fedavg'], 'raw': True}}  # fmt: skip
   assert _judge(raw, relation='<').met and not _judge(raw, relation='>').met
-  better = {'rule': 'order', 'left': 'mr_mtl', 'right': {'better_of': ['local', 'fedavg']}}
+  better = {**raw, 'relation': '<', 'right': {'better_of': ['local', 'fedavg'], 'raw': True}}
   assert _judge(better, margin=0.9).met and not _judge(better, margin=1.1).met
-  worse = {**better, 'right': {'worse_of': ['local', 'fedavg']}}
-  assert _judge(worse, margin=1.9).met
+  worse = {**better, 'right': {'worse_of': ['local', 'fedavg'], 'raw': True}}
+  assert _judge(worse, margin=1.9).met and not _judge(worse, margin=2.1).met
+
+
+def test_the_better_one_of_raw_errors_is_chosen_by_utility_and_stays_raw():
+  better = {'better_of': ['local', 'fedavg'], 'raw': True}
+  np.testing.assert_allclose(_runs().of(better), 2.0, atol=0.05)  # FedAvg's error, positive
+  # An error is not above every other one because that one's sign was turned.
+  raw = {'rule': 'order', 'left': {**TERMS['mr_mtl'], 'raw': True}, 'right': better}
+  assert _judge(raw, relation='<').met and not _judge(raw, relation='>').met
+
+
+def test_a_margin_in_points_is_two_errors_for_an_error():
+  near = {'rule': 'order', 'left': 'local', 'right': 'fedavg', 'relation': 'within'}
+  assert not _judge(near, margin=5.0).met  # 3 and 2 are no points of accuracy
+  assert _judge({**near, 'right': 'local'}, margin=5.0).met
+  assert not _judge({**near, 'relation': '>='}, margin=5.0).met
+  assert not _judge({**near, 'one_sided': True}, margin=5.0).met
+  raw = {**near, 'left': {**TERMS['local'], 'raw': True}, 'right': 2.5}
+  assert _judge(raw, margin=0.6).met and not _judge(raw, margin=0.4).met
+
+
+def test_a_repeated_flag_is_found_among_the_others():
+  options = ['num_clients=9 local_deviation=0', 'num_clients=9 local_deviation=0.1']
+  table = _table([_noisy(1.0), _noisy(2.0)], dataset_option=options)
+  for value, error in (('local_deviation=0', 1.0), ('local_deviation=0.1', 2.0)):
+    term = {'part': 'ends', 'where': {'dataset_option': value}}
+    np.testing.assert_allclose(_runs(tables={'ends': table}).of(term), -error, atol=0.05)
 
 
 def test_accuracies_are_in_points():
@@ -253,7 +279,18 @@ def test_accuracies_are_in_points():
     ({'rule': 'order', 'left': 'nobody', 'right': 'local'}, "no term 'nobody'"),
     ({'rule': 'order', 'left': {'part': 'absent'}, 'right': 'local'}, 'absent was not run'),
     ({'rule': 'order', 'left': {'part': 'ends'}, 'right': 'local'}, '2 settings of part ends'),
-    ({'rule': 'order', 'left': {'part': 'ends', 'which': 1}, 'right': 0}, 'a term has no which'),
+    (
+      {'rule': 'order', 'left': {'part': 'ends', 'which': 1}, 'right': 0},
+      'a term of part has no which',
+    ),
+    (
+      {'rule': 'order', 'left': {'minus': ['local', 'local'], 'raw': True}, 'right': 0},
+      'a term of minus has no raw',
+    ),
+    (
+      {'rule': 'order', 'left': {'better_of': [{'part': 'ends', 'raw': True}]}, 'right': 0},
+      'raw as a whole',
+    ),
     ({'rule': 'order', 'left': 'local', 'right': 'local', 'each': {'epsilon': [7.0]}}, 'no runs'),
     ({'rule': 'order', 'left': 'local', 'right': '$rivals'}, 'rivals has no value'),
   ],
