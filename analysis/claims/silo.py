@@ -321,17 +321,21 @@ def quasi_concave() -> list[Pair]:
   return pairs
 
 
+def _score(wrong: int, n: int) -> float:
+  """What a choice compares: the error rate of n examples."""
+  return wrong / n
+
+
 def error_rate_sensitivity() -> list[Pair]:
   """Equation 15, enumerated: the rate of n examples, e of them wrong, and its neighbours."""
   pairs = []
   for n in (2, 3, 5, 10, 100, 2000):
     worst = 0.0
     for wrong in {0, 1, n // 2, n - 1, n}:
-      rate = wrong / n
-      neighbours = [(wrong + 1) / (n + 1), wrong / (n + 1)]
-      neighbours += [(wrong - 1) / (n - 1)] * (wrong > 0) + [wrong / (n - 1)] * (wrong < n)
-      neighbours += [(wrong + 1) / n] * (wrong < n) + [(wrong - 1) / n] * (wrong > 0)
-      worst = max(worst, *(abs(rate - other) for other in neighbours))
+      neighbours = [(wrong + 1, n + 1), (wrong, n + 1)]
+      neighbours += [(wrong - 1, n - 1)] * (wrong > 0) + [(wrong, n - 1)] * (wrong < n)
+      neighbours += [(wrong + 1, n)] * (wrong < n) + [(wrong - 1, n)] * (wrong > 0)
+      worst = max(worst, *(abs(_score(wrong, n) - _score(*other)) for other in neighbours))
     pairs.append(Pair(what=f'n {n}', left=worst, right=1 / (n - 1) + 1e-15))
   return pairs
 
