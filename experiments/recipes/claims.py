@@ -302,17 +302,13 @@ def judge_counts(claim: Claim, judge: Judge, data_dir: str | None) -> Finding:
 
 
 def _by_part(recipe: str, tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-  """A recipe's tables with the settings that a part has fixed; PART+MORE has more runs of PART."""
-  found: dict[str, list[pd.DataFrame]] = {}
-  for name, table in tables.items():
-    part, _, more = name.partition('+')
-    fixed = recipes.read(recipe).grid(name).base
+  """A recipe's tables with the settings that a part has fixed."""
+  found = {}
+  for part, table in tables.items():
+    fixed = recipes.read(recipe).grid(part).base
     simple = {n: v for n, v in fixed.items() if isinstance(v, str | int | float) and n not in table}
-    whole = table.assign(**simple)
-    if more:
-      whole['setting'] = f'{more}: ' + whole['setting'].astype(str)
-    found.setdefault(part, []).append(whole)
-  return {part: pd.concat(several) for part, several in found.items()}
+    found[part] = table.assign(**simple)
+  return found
 
 
 def judge_runs(

@@ -450,11 +450,11 @@ def test_what_was_expected_before_a_run_is_what_the_recipe_checks():
 
 
 def test_a_setting_that_a_part_has_fixed_is_one_of_its_runs():
-  """A claim's `ifca_every` is not answered by runs that chose clusters in the first rounds only."""
+  """A claim of runs that chose clusters in every round is not answered by others."""
   table = pd.DataFrame({'setting': ['target_epsilon=1'], 'target_epsilon': [1.0], 'value': [0.5]})
-  tables = {'ifca': table, 'ifca+every': table, 'mr_mtl': table}
-  found = claims._by_part('claims_silo_vehicle_small', tables)
-  assert sorted(found) == ['ifca', 'mr_mtl']
-  assert list(found['ifca']['selection_fraction']) == [0.1, 1.0]
-  assert found['ifca']['setting'].is_unique
-  assert 'selection_fraction' not in found['mr_mtl'] and 'mtl_lambda' not in found['mr_mtl']
+  swept = table.assign(selection_fraction=1.0)
+  found = claims._by_part('claims_silo_school', {'ifca': swept, 'ifca_mr_mtl': table})
+  assert list(found['ifca']['selection_fraction']) == [1.0]
+  assert list(found['ifca_mr_mtl']['selection_fraction']) == [0.1]
+  assert list(found['ifca_mr_mtl']['num_clusters']) == [3]
+  assert 'mtl_lambda' not in found['ifca_mr_mtl']
