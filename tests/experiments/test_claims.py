@@ -181,6 +181,23 @@ def test_the_page_is_what_the_stored_verdicts_say():
     assert by_data.keys() <= known[id_], id_
 
 
+def test_the_index_of_results_counts_what_was_judged():
+  stored, counts = claims.read_verdicts(), collections.defaultdict(collections.Counter)
+  for claim in CLAIMS:
+    for judge in claim.judges:
+      verdict = claims.verdict_of(judge, stored.get(claim.id, {})).verdict
+      counts[judge.recipe][verdict] += 1
+  index = (claims.PAGE.parent / 'results.md').read_text()
+  rows = [row for row in index.splitlines() if '[judged as claims]' in row]
+  names = [name for row in rows for name in re.findall(r'\(results/(claims_\w+)\.md\)', row)]
+  assert sorted(names) == [p.stem for p in sorted(claims.PAGE.parent.glob('results/claims_*.md'))]
+  for row in rows:
+    for name in re.findall(r'\(results/(claims_\w+)\.md\)', row):
+      count = counts[name]
+      said = f'{count[claims.MET]} met, {count[claims.NOT_MET]} **not met**'
+      assert said in row, (name, said)
+
+
 def test_the_page_says_not_met_as_plainly_as_met():
   some = [claim for claim in CLAIMS if claim.judges[0].theory][:4]
   verdicts = {
