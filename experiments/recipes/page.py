@@ -25,6 +25,7 @@ _DEFAULT_FIGURES = (
   'lambda',
   'privacy_utility',
   'groups',
+  'personalization',
   'learning_curves',
 )
 

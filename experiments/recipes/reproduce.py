@@ -9,6 +9,7 @@ say where and how. The same command again continues. See `recipes`. Importing th
 does not import TensorFlow.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -17,7 +18,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import matplotlib
 import pandas as pd
@@ -40,6 +41,7 @@ _COLUMNS = (
   'what', 'expected', 'ours', 'deviation', 'seeds', 'difference', 'tolerance', 'met', 'setting',
 )  # fmt: skip
 RESULTS = pathlib.Path('results/recipes')
+_TIME = 'time.json'
 EXIT_OFF, EXIT_ERROR = 1, 2
 
 
@@ -72,24 +74,25 @@ def run(
   tables = {}
   for part in recipe.parts:
     recipe.grid(part, extra).runs()  # what is wrong is said before anything is run
-  for part in recipe.parts:
-    folder = output / part
-    say(f'{recipe.name}, part {part}')
-    grid = recipe.grid(part, extra)
-    try:
-      result = sweep.run(
-        grid, folder=folder, resume=(folder / 'sweep.json').exists(), workers=workers,
-        cluster=cluster, select_on=sweep_flags.NOTHING,
-      )  # fmt: skip
-    except sweep.RunsFailed as failed:
-      configs = grid.runs()
-      reasons = failed.failures.items()
-      if not all(recipe.is_impossible(part, configs[name], why) for name, why in reasons):
-        raise
-      result = failed.result
-    runs = [sweep_table.Run.read(path) for path in sorted((folder / 'runs').iterdir())]
-    early = [sweep_table.build(runs, after=round_) for round_ in recipe.early_rounds(part)]
-    tables[part] = pd.concat([result.table, *early], ignore_index=True)
+  with _timed(output):
+    for part in recipe.parts:
+      folder = output / part
+      say(f'{recipe.name}, part {part}')
+      grid = recipe.grid(part, extra)
+      try:
+        result = sweep.run(
+          grid, folder=folder, resume=(folder / 'sweep.json').exists(), workers=workers,
+          cluster=cluster, select_on=sweep_flags.NOTHING,
+        )  # fmt: skip
+      except sweep.RunsFailed as failed:
+        configs = grid.runs()
+        reasons = failed.failures.items()
+        if not all(recipe.is_impossible(part, configs[name], why) for name, why in reasons):
+          raise
+        result = failed.result
+      runs = [sweep_table.Run.read(path) for path in sorted((folder / 'runs').iterdir())]
+      early = [sweep_table.build(runs, after=round_) for round_ in recipe.early_rounds(part)]
+      tables[part] = pd.concat([result.table, *early], ignore_index=True)
   return {part: _with_settings(table) for part, table in tables.items()}
 
 
@@ -219,17 +222,12 @@ def reproduce(
     raise ValueError(f'{extra[0]}: {recipe.name} is computed, not run; it takes no such flags.')
   output = output or RESULTS / (recipe.name if not extra else f'{recipe.name}-changed')
   drawings = output / 'report'
-  clock = _Clock(output / 'time.json')
-  try:
-    if recipe.analysis:
-      with Doing(f'Computing {recipe.name}'), startup.quiet():
-        tables = analyse(recipe, drawings)
-    else:
-      tables = run(
-        recipe, output=output, extra=[*neutral, *extra], workers=workers, cluster=cluster
-      )
-  finally:
-    clock.stop()
+  if recipe.analysis:
+    with _timed(output), Doing(f'Computing {recipe.name}'), startup.quiet():
+      tables = analyse(recipe, drawings)
+  else:
+    tables = run(recipe, output=output, extra=[*neutral, *extra], workers=workers, cluster=cluster)
+  seconds = _seconds(output)
   missing = cannot_be_had(recipe, output)
   verdict = compare(recipe, tables)
   with files.writing_atomically(output / 'verdict.csv') as temporary:
@@ -244,7 +242,7 @@ def reproduce(
       'paper': recipe.paper,
       'source': recipe.source,
       'command': command,
-      'seconds': clock.seconds,
+      'seconds': seconds,
       'met': bool(verdict['met'].all()),
       'cannot_be_had': missing,
       'numbers': json.loads(verdict.to_json(orient='records')),
@@ -268,7 +266,7 @@ def reproduce(
     files.write_json(output / 'spent.json', {'together': spent})
   for folder in filter(None, (page_dir, output)):
     page = recipe_page.write(
-      folder, recipe, verdict, command=command, seconds=clock.seconds, runs=runs,
+      folder, recipe, verdict, command=command, seconds=seconds, runs=runs,
       drawings=drawings, tables=tables, changed=changed, spent=spent, missing=missing,
     )  # fmt: skip
   print(f'\n{recipe.title}\n{recipe.paper}, {recipe.source}. {changed}\n')
@@ -279,23 +277,24 @@ def reproduce(
   for note in recipe.all_notes:
     print(textwrap.fill(note, 96, initial_indent='- ', subsequent_indent='  '))
   met = int(verdict['met'].sum())
-  print(f'\n{met} of {len(verdict)} met, {show_seconds(clock.seconds)}. {page}, {drawings}')
+  print(f'\n{met} of {len(verdict)} met, {show_seconds(seconds)}. {page}, {drawings}')
   return met == len(verdict)
 
 
-class _Clock:
-  """The seconds that a recipe took, over all the times that it was continued."""
+@contextlib.contextmanager
+def _timed(output: pathlib.Path) -> Iterator[None]:
+  """Adds what it takes to the seconds of a recipe, over all the times that it is continued."""
+  start = time.monotonic()
+  try:
+    yield
+  finally:
+    if output.exists():  # else it came to nothing
+      files.write_json(output / _TIME, {'seconds': _seconds(output) + time.monotonic() - start})
 
-  def __init__(self, path: pathlib.Path):
-    self._path = path
-    self._start = time.monotonic()
-    self.seconds = json.loads(path.read_text())['seconds'] if path.exists() else 0.0
 
-  def stop(self) -> None:
-    """Keeps the seconds since the start."""
-    self.seconds += time.monotonic() - self._start
-    if self._path.parent.exists():  # else it came to nothing
-      files.write_json(self._path, {'seconds': self.seconds})
+def _seconds(output: pathlib.Path) -> float:
+  path = output / _TIME
+  return json.loads(path.read_text())['seconds'] if path.exists() else 0.0
 
 
 def main(argv: Sequence[str]) -> int:

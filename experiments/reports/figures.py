@@ -90,7 +90,8 @@ def draw_learning_curves(curves: pd.DataFrame) -> figure.Figure:
 
 def _short(names: Sequence[str], title: str) -> list[str]:
   """The names of a panel's settings in narrow lines, without what its title says."""
-  return [textwrap.fill(name.replace(f', {title}', ''), layout.NARROW) for name in names]
+  said = f', {title}' if title else ''
+  return [textwrap.fill(name.replace(said, ''), layout.NARROW) for name in names]
 
 
 def _parts_by_budget(configs, names: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -178,6 +178,12 @@ def test_panels_of_groups_name_what_differs_between_them(tmp_path):
   ]
 
 
+def test_a_curves_name_is_left_whole_where_there_is_no_title():
+  name = 'PPSGD, client rate 0.7'
+  assert report_figures._short([name], '') == [name]
+  assert report_figures._short([f'{name}, epsilon 4'], 'epsilon 4') == [name]
+
+
 def _content(drawn):
   """Every line's points and style, and every word."""
   lines = [
