@@ -1,6 +1,5 @@
 """Your own silos: from a pandas table with a silo column to a federation."""
 
-import difflib
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from datasets import federated
+from settings import did_you_mean
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -132,10 +132,8 @@ labels 1 to 5>
 
 def _check_choice(name: str, value: object, allowed: Sequence[str]):
   if value not in allowed:
-    close = difflib.get_close_matches(str(value), allowed, n=1)
     raise ValueError(
-      f'{name} is {value!r}; allowed: {", ".join(allowed)}.'
-      + (f' Did you mean {close[0]}?' if close else '')
+      f'{name} is {value!r}; allowed: {", ".join(allowed)}{did_you_mean(str(value), allowed)}'
     )
 
 
@@ -145,10 +143,10 @@ def _check_columns(df: 'pd.DataFrame', silo_column: str, target: str, features: 
     raise ValueError(f'The table has the column {twice[0]!r} more than once; rename or drop it.')
   for column in (silo_column, target, *features):
     if column not in df.columns:
-      close = difflib.get_close_matches(str(column), list(map(str, df.columns)), n=1)
+      there = [str(name) for name in df.columns]
       raise ValueError(
-        f'The table has no column {column!r}; it has {", ".join(map(str, df.columns))}.'
-        + (f' Did you mean {close[0]}?' if close else '')
+        f'The table has no column {column!r}; it has {", ".join(there)}'
+        f'{did_you_mean(str(column), there)}'
       )
     gaps = int(df[column].isna().sum())
     if gaps:

@@ -238,6 +238,8 @@ def _seeds(texts: Iterable[str]) -> tuple[int, ...]:
     if not found:
       raise ValueError(f'--seeds={text} must be whole numbers from 0, such as 0,1,2 or 0-4.')
     first, last = int(found[1]), int(found[2] or found[1])
+    if last < first:
+      raise ValueError(f'--seeds={text}: the first must not be above the last, as in 0-4.')
     seeds += range(first, last + 1)
   return tuple(seeds)
 

@@ -17,6 +17,8 @@ from absl.testing import flagsaver
 
 import datasets
 from experiments import cli
+from experiments.audits import command
+from experiments.recipes import reproduce
 from tests.experiments import test_report
 
 PRIVATE = ('--privacy=client', '--noise_multiplier=1', '--delta=1e-3')
@@ -25,13 +27,13 @@ SILOS = ('--method=mr_mtl', '--privacy=example', '--delta=1e-3')
 # Arguments (files in {}: see FILES) and a part of the line that they get. All of it is said
 # before TensorFlow is loaded.
 AT_ONCE = [
-  (['--lerning_rate=0.1'], "Unknown command line flag 'lerning_rate'"),
-  (['--client_learningrate=0.1'], "Unknown command line flag 'client_learningrate'"),
-  (['-rounds', '5', '--sede=3'], "Unknown command line flag 'sede'"),
+  (['--lerning_rate=0.1'], '--lerning_rate is no flag; did you mean server_learning_rate?'),
+  (['--client_learningrate=0.1'], 'did you mean client_learning_rate?'),
+  (['-rounds', '5', '--sede=3'], "--sede is no flag; did you mean seed?"),
   (['--rounds'], 'rounds'),
-  (['--rounds='], '--rounds='),
-  (['--rounds=1e3'], '--rounds=1e3'),
-  (['--rounds=ten'], '--rounds=ten'),
+  (['--rounds='], '--rounds= must be a whole number.'),
+  (['--rounds=1e3'], '--rounds=1e3 must be a whole number.'),
+  (['--rounds=ten'], '--rounds=ten must be a whole number.'),
   (['--rounds=0'], '--rounds=0 must be at least 1'),
   (['--rounds=99999999999999999999'], '--rounds=99999999999999999999'),
   (['--rounds=0x'], '--rounds=0x'),
@@ -41,19 +43,30 @@ AT_ONCE = [
   (['--client_learning_rate=nan'], '--client_learning_rate=nan must be a finite number'),
   (['--client_learning_rate=inf'], '--client_learning_rate=inf'),
   (['--client_learning_rate=-0.1'], '--client_learning_rate=-0.1'),
-  (['--client_learning_rate=fast'], '--client_learning_rate=fast'),
+  (['--client_learning_rate=fast'], '--client_learning_rate=fast must be a number.'),
   (['--client_learning_rate=0,1'], '--client_learning_rate=0,1'),
   (['--adaptive_clipping=maybe'], 'adaptive_clipping'),
   (['--method='], '--method='),
-  (['--method=FedAvg'], '--method=FedAvg'),
+  (['--method=FedAvg'], 'did you mean fedavg?'),
+  (['--method=MR-MTL'], 'did you mean mr_mtl?'),
+  (['--dataset=MNIST'], 'did you mean mnist?'),
+  (['--dataset=cifar'], 'did you mean cifar10_heterogeneous or cifar10_jpeg?'),
+  (['--dataset=my_table.xlsx'], 'a table of your own (a .csv or a .parquet file)'),
+  (['--model=CNN'], 'did you mean cnn3x3, cnn5x5, femnist_cnn or ppsgd_cnn?'),
+  (['--learning_rate=0.1'], 'did you mean client_learning_rate, '),
+  (['--epochs=3'], 'did you mean local_epochs?'),
+  (['--lambda=1'], 'did you mean mtl_lambda, '),
+  (['--noise=1'], 'did you mean noise_multiplier, '),
+  (['--lr=0.1'], ' --help lists the flags.'),
+  (['--workers=many'], '--workers=many must be a whole number.'),
   (['--method=scaffolds'], '--method=scaffolds must be one of'),
   (['--dataset=imagenet'], '--dataset=imagenet must be one of'),
   (['--model=transformer'], '--model=transformer must be one of'),
   (['fedavg'], "'fedavg' is no flag"),
   (['--rounds=3', 'digits', '--seed=2'], "'digits' is no flag"),
   (['--', '--rounds=3'], "'--rounds=3' is no flag"),
-  (['--flagfile=/nowhere/at.flags'], '/nowhere/at.flags'),
-  (['--flagfile={typo}'], "Unknown command line flag 'roundz'"),
+  (['--flagfile=/nowhere/at.flags'], '--flagfile: Unable to open flagfile: '),
+  (['--flagfile={typo}'], '--roundz is no flag; did you mean rounds?'),
   (['--flagfile={wrong_value}'], '--rounds=-7'),
   (['--flagfile={binary}'], ''),
   (['--flagfile={folder}'], ''),
@@ -77,7 +90,7 @@ AT_ONCE = [
   ([*PRIVATE, '--weighting=examples'], 'leak the counts'),
   ([*PRIVATE, '--quantile_noise_multiplier=1'], 'needs --adaptive_clipping'),
   ([*PRIVATE, '--adaptive_clipping', '--clipping_learning_rate=-1'], '--clipping_learning_rate=-1'),
-  (['--epsilon=3', *PRIVATE], "Unknown command line flag 'epsilon'"),
+  (['--epsilon=3', *PRIVATE], '--epsilon is no flag; did you mean target_epsilon, '),
   ([*SILOS], 'needs --noise_multiplier or --target_epsilon or --silo_epsilons'),
   ([*SILOS, '--target_epsilon=3', '--mtl_lambda=-1'], '--mtl_lambda=-1'),
   ([*SILOS, '--target_epsilon=3', '--mtl_lambda=nan'], '--mtl_lambda=nan'),
@@ -103,7 +116,7 @@ AT_ONCE = [
   (['--sweep=lambda=1,2'], 'lambda is no setting'),
   (['--sweep=client_learning_rate=0.1,fast'], "--client_learning_rate='fast'"),
   (['--seeds=one'], '--seeds=one'),
-  (['--seeds=3-1'], '--seeds='),
+  (['--seeds=3-1'], '--seeds=3-1: the first must not be above the last'),
   # Typing errors in values.
   (['--dataset=scool'], 'did you mean school?'),
   (['--method=mr-mtl'], 'did you mean mr_mtl?'),
@@ -239,12 +252,13 @@ assert not any(name.split('.')[0] in ('tensorflow', 'tensorflow_federated') for 
     ('recipes.reproduce', ['no_such_recipe'], 'RECIPE=no_such_recipe is no recipe'),
     ('recipes.reproduce', ['../../etc/passwd'], 'is no recipe'),
     ('recipes.reproduce', ['silo_fig77'], 'did you mean silo_fig7?'),
+    ('recipes.reproduce', ['--list', '--foo'], '--foo: the list of recipes takes --data_dir'),
     ('recipes.reproduce', ['--lsit'], '--lsit stands where a recipe has to'),
     ('recipes.reproduce', ['quickstart'], 'RECIPE=quickstart is no recipe'),
     ('recipes.reproduce', ['silo_fig7', '--rounds=3'], 'is computed, not run'),
     ('recipes.reproduce', ['claims_silo_exam', 'rounds=3'], "'rounds=3' is no flag"),
     ('recipes.reproduce', ['claims_silo_exam', 'silo_fig7'], "'silo_fig7' is no flag"),
-    ('recipes.reproduce', ['claims_silo_exam', '--roundz=3'], "flag 'roundz'. Did you mean"),
+    ('recipes.reproduce', ['claims_silo_exam', '--roundz=3'], 'did you mean rounds?'),
     ('recipes.reproduce', ['claims_silo_exam', '--workers=0'], '--workers=0 must be'),
     ('recipes.reproduce', ['claims_silo_exam', '--workers=x'], '--workers=x must be'),
     ('recipes.reproduce', ['claims_silo_exam', '--rounds=0'], '--rounds=0 must be at least 1'),
@@ -282,6 +296,19 @@ def test_other_tools(module, arguments, message, wrong_files, capsys, monkeypatc
   assert 'error: ' in said.splitlines()[-1] and 'Traceback' not in said
   assert message in said.splitlines()[-1] and len(said.splitlines()) <= 4
   assert not list(tmp_path.rglob('*'))  # nothing was begun
+
+
+@pytest.mark.parametrize(('arguments', 'code'), [([], 2), (['--help'], 0), (['-h'], 0)])
+def test_what_an_audit_takes_is_said(arguments, code, capsys):
+  assert command.main(['audit', *arguments]) == code
+  said = capsys.readouterr().out
+  for words in ('Attacks a configuration', '--audit_runs [4000]', '--audit_choice', '--help lists'):
+    assert words in said
+
+
+def test_what_the_list_of_recipes_takes_is_said(capsys):
+  assert reproduce.main(['recipes', '--list', '--help']) == 0
+  assert '--data_dir' in capsys.readouterr().out
 
 
 # A file of a run, what it holds, and a part of the line that a report of it gives.
@@ -375,9 +402,9 @@ FRAMES = [
   (pd.concat([_frame(), _frame()[['x']]], axis=1), {}, "the column 'x' more than once"),
   (_frame(), dict(target='silo'), 'cannot be the silo and the target'),
   (_frame(), dict(target='Y'), "no column 'Y'"),
-  (_frame(), dict(silo_column='silos'), 'Did you mean silo?'),
-  (_frame(), dict(task='regresion'), 'Did you mean regression?'),
-  (_frame(), dict(preprocessing='fix'), 'Did you mean fixed?'),
+  (_frame(), dict(silo_column='silos'), 'did you mean silo?'),
+  (_frame(), dict(task='regresion'), 'did you mean regression?'),
+  (_frame(), dict(preprocessing='fix'), 'did you mean fixed?'),
   (_frame(), dict(bounds={'x': (0.0, 1.0)}), "bounds are for preprocessing='fixed'"),
   (_frame(), dict(target_bounds=(0.0, 1.0), task='binary'), 'target_bounds is for regression'),
   (_frame(y=[0, '1', 2] * 4), dict(task='classification'), 'mixes values of kind int and str'),
