@@ -18,7 +18,10 @@ from absl.testing import flagsaver
 import datasets
 from experiments import cli
 from experiments.audits import command
+from experiments.config.experiment import ExperimentConfig
 from experiments.recipes import reproduce
+from experiments.running import build
+from experiments.sweeps.grid import Grid
 from tests.experiments import test_report
 
 PRIVATE = ('--privacy=client', '--noise_multiplier=1', '--delta=1e-3')
@@ -422,6 +425,16 @@ FRAMES = [
   (_frame(x=pd.Categorical(['low', 'high'] * 6)), {}, 'not a number'),
   (_frame(x=np.arange(12) * 1j), {}, 'not a number'),
   (_frame(y=[np.inf] + [1.0] * 11), {}, 'not finite'),
+  (_frame(), dict(silo_column=['silo']), "silo_column is ['silo']; give the name of one column"),
+  (_frame(), dict(target=['y']), "target is ['y']; give the name of one column"),
+  (_frame(), dict(features=3), 'features is 3; give a list of columns'),
+  (_frame(), dict(test_fraction='half'), "test_fraction is 'half'; it must be a number"),
+  (_frame(), dict(test_fraction=None), 'test_fraction is None; it must be a number'),
+  (_frame(), dict(seed='one'), "seed is 'one'; it must be a whole number"),
+  (_frame(), dict(target_bounds=3), 'target_bounds is 3; give two numbers'),
+  (_frame(), dict(target_bounds='ab'), "target_bounds is 'ab'; give two numbers"),
+  (_frame(), dict(preprocessing='fixed', bounds={'x': (0, 1, 2)}), "bounds of 'x' is (0, 1, 2);"),
+  (_frame(), dict(preprocessing='fixed', bounds={'x': 'no'}), "bounds of 'x' is 'no'; give two"),
 ]  # fmt: skip
 
 
@@ -432,6 +445,35 @@ def test_data_frames(frame, options, message):
   with pytest.raises(ValueError) as caught:
     datasets.from_dataframe(frame, **options)
   assert message in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('wrong', 'message'),
+  [
+    (dict(dataset={'x': 1}), 'the data set is a dict; give a FederatedDataset'),
+    (dict(metrics=['mae']), 'metrics is a list; give a mapping from a name to a function'),
+    (dict(metrics={'mae': 3}), "the metric 'mae' is 3; give a function (outputs, labels)"),
+  ],
+)
+def test_parts_that_are_none(wrong, message):
+  with pytest.raises(ValueError) as caught:
+    build.build_process(ExperimentConfig(dataset='digits', device='cpu'), **wrong)
+  assert message in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('axes', 'message'),
+  [
+    ({'client_learning_rte': (0.1,)}, 'did you mean client_learning_rate?'),
+    ({'mtl_lambda+rate': (0.1,)}, 'rate is no setting that can be swept'),
+    ({'client_learning_rate': '0.1'}, "client_learning_rate is '0.1'; give a tuple"),
+    ({'client_learning_rate': ()}, 'client_learning_rate is (); give a tuple'),
+  ],
+)
+def test_grids_that_are_none(axes, message):
+  with pytest.raises(ValueError) as caught:
+    Grid(base={}, axes=axes, seeds=(0,))
+  assert message in str(caught.value)
 
 
 def test_a_table_without_rows():
