@@ -95,7 +95,7 @@ class ReportData:
     """What further runs have, on data of another kind."""
     return [m for m, count in self._metrics.items() if count and m != self.metric]
 
-  @functools.cached_property
+  @property
   def _metrics(self) -> dict[str, int]:
     present = self.curves['metric']
     return {m: int((present == f'test_{m}').sum()) for m in ('accuracy', 'mse')}

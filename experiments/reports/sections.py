@@ -57,8 +57,8 @@ def overview(data: ReportData) -> Overview:
   scores = data.over_seeds(last[last['metric'].isin(wanted)], 'setting', 'metric')
   found = {(row['setting'], row['metric']): row for row in sweep_table.records(scores)}
   metrics = [m for m in wanted if m in {metric for _, metric in found}]
-  columns = [name for name in data.columns if name != 'rounds']  # it has a column of its own
-  heading = [*map(symbol, columns), 'seeds', 'rounds', 'epsilon spent', 'delta']
+  columns = [name for name in data.columns if name != 'rounds']  # it is said how many were run
+  heading = [*map(symbol, columns), 'rounds', 'seeds', 'epsilon spent', 'delta']
   heading += [wanted[m] for m in metrics]
   rows, tags = [], []
   for label in dict.fromkeys(data.labels):
@@ -66,14 +66,14 @@ def overview(data: ReportData) -> Overview:
     run = data.runs[members[0]]
     rounds = min(data.rounds_done(i) for i in members)
     row = [value_of(run.config, name) for name in columns]
-    row += [str(len(members)), f'{rounds}' if rounds == run.config.rounds else
-            f'{rounds} of {run.config.rounds}']  # fmt: skip
+    row += [f'{rounds}' if rounds == run.config.rounds else f'{rounds} of {run.config.rounds}']
+    row += [str(len(members))]
     whose = ' of a hypothetical deployment' * bool(run.config.hypothetical_deployment)
     row += [rounded_up(data.epsilon(run)) + whose, text(data.delta(run))]
     row += [_score(found[label, m]) if (label, m) in found else '' for m in metrics]
     rows.append(row)
     tags.append(tags_of(run))
-  told = _telling(rows, len(columns))
+  told = _telling(rows, len(columns) + 1)
   return Overview(
     heading=[name for name, kept in zip(heading, told, strict=True) if kept],
     rows=[[cell for cell, kept in zip(row, told, strict=True) if kept] for row in rows],

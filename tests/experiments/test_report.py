@@ -98,6 +98,7 @@ def test_data_of_another_kind_are_in_the_table_and_that_is_said(tmp_path):
   assert data.metric == 'mse' and data.other_metrics == ['accuracy']
   assert [row[table.heading.index('test accuracy')] for row in table.rows].count('0.875') == 1
   assert table.heading.count('rounds') == 1
+  assert 'server optimizer' not in table.heading  # the rounds tell the settings apart
   assert sorted(row[table.heading.index('rounds')] for row in table.rows) == ['4', '4', '6']
   assert 'Runs with accuracy are in this table only: figures show the mse.' in (
     sections.results(data, table)
