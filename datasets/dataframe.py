@@ -1,14 +1,15 @@
 """Your own silos: from a pandas table with a silo column to a federation."""
 
-import difflib
 import hashlib
+import numbers
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from datasets import federated
+from settings import did_you_mean
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -82,8 +83,7 @@ labels 1 to 5>
   _check_choice('preprocessing', preprocessing, ('silo', 'fixed', 'none'))
   if bounds is not None and preprocessing != 'fixed':
     raise ValueError(f"bounds are for preprocessing='fixed'; it is {preprocessing!r}.")
-  if isinstance(features, str):
-    raise ValueError(f'features is the text {features!r}; give a list of columns: [{features!r}].')
+  _check_kinds(silo_column, target, features, test_fraction, seed)
   if features is None:
     chosen = [column for column in df.columns if column not in (silo_column, target)]
   else:
@@ -130,12 +130,32 @@ labels 1 to 5>
   )
 
 
+def _check_kinds(silo_column: Any, target: Any, features: Any, test_fraction: Any, seed: Any):
+  for name, column in (('silo_column', silo_column), ('target', target)):
+    if not isinstance(column, Hashable):
+      raise ValueError(f'{name} is {column!r}; give the name of one column.')
+  if isinstance(features, str):
+    raise ValueError(f'features is the text {features!r}; give a list of columns: [{features!r}].')
+  if features is not None and not isinstance(features, Iterable):
+    raise ValueError(f'features is {features!r}; give a list of columns.')
+  if not isinstance(test_fraction, numbers.Real):
+    raise ValueError(f'test_fraction is {test_fraction!r}; it must be a number between 0 and 1.')
+  if not isinstance(seed, numbers.Integral):
+    raise ValueError(f'seed is {seed!r}; it must be a whole number.')
+
+
+def _pair(name: str, bounds: Any) -> tuple[float, float]:
+  try:
+    low, high = map(float, bounds)
+  except (TypeError, ValueError):
+    raise ValueError(f'{name} is {bounds!r}; give two numbers, (low, high).') from None
+  return low, high
+
+
 def _check_choice(name: str, value: object, allowed: Sequence[str]):
   if value not in allowed:
-    close = difflib.get_close_matches(str(value), allowed, n=1)
     raise ValueError(
-      f'{name} is {value!r}; allowed: {", ".join(allowed)}.'
-      + (f' Did you mean {close[0]}?' if close else '')
+      f'{name} is {value!r}; allowed: {", ".join(allowed)}{did_you_mean(str(value), allowed)}'
     )
 
 
@@ -145,10 +165,10 @@ def _check_columns(df: 'pd.DataFrame', silo_column: str, target: str, features: 
     raise ValueError(f'The table has the column {twice[0]!r} more than once; rename or drop it.')
   for column in (silo_column, target, *features):
     if column not in df.columns:
-      close = difflib.get_close_matches(str(column), list(map(str, df.columns)), n=1)
+      there = [str(name) for name in df.columns]
       raise ValueError(
-        f'The table has no column {column!r}; it has {", ".join(map(str, df.columns))}.'
-        + (f' Did you mean {close[0]}?' if close else '')
+        f'The table has no column {column!r}; it has {", ".join(there)}'
+        f'{did_you_mean(str(column), there)}'
       )
     gaps = int(df[column].isna().sum())
     if gaps:
@@ -204,7 +224,7 @@ def _target(
   if task == 'regression':
     y = _numbers(df, column)
     if bounds is not None:
-      low, high = bounds
+      low, high = _pair('target_bounds', bounds)
       if not low < high:
         raise ValueError(f'target_bounds is {bounds}; the first must be below the second.')
       if y.min() < low or y.max() > high:
@@ -242,7 +262,8 @@ def _bounded(
   missing = [column for column in features if column not in bounds]
   if missing:
     raise ValueError(f'preprocessing is fixed; bounds lacks {", ".join(map(repr, missing))}.')
-  low, high = np.array([bounds[column] for column in features], np.float32).T
+  pairs = [_pair(f'bounds of {column!r}', bounds[column]) for column in features]
+  low, high = np.array(pairs, np.float32).T
   if not np.all(low < high):
     raise ValueError(f'bounds of {features[int(np.argmin(low < high))]!r} are not (low, high).')
   return lambda x: (np.clip(x, low, high) - low) / (high - low)

@@ -10,7 +10,6 @@ Long because what such a folder may hold, and what is refused of it, is said in 
 
 import collections
 import contextlib
-import difflib
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets import federated, files, stored_clients, stored_names
+from settings import did_you_mean
 
 if TYPE_CHECKING:
   import pyarrow as pa
@@ -245,11 +245,10 @@ def _columns(
     chosen = list(features)
   for column in (client_column, target, *chosen):
     if column not in schema.names:
-      close = difflib.get_close_matches(str(column), schema.names, n=1)
+      more = ', ...' if len(schema.names) > 10 else ''
       raise ValueError(
-        f'there is no column {column!r}; there are {", ".join(schema.names[:10])}'
-        + (', ...' if len(schema.names) > 10 else '.')
-        + (f' Did you mean {close[0]}?' if close else '')
+        f'there is no column {column!r}; there are {", ".join(schema.names[:10])}{more}'
+        f'{did_you_mean(str(column), schema.names)}'
       )
   if client_column == target:
     raise ValueError(f'column {target!r} cannot be the client and the target.')

@@ -128,7 +128,8 @@ def find(name: str) -> DatasetEntry:
     return _table(name)
   if name not in DATASETS:
     raise ValueError(
-      f'dataset is {name!r}; allowed: {", ".join(DATASETS)}{did_you_mean(name, DATASETS)}'
+      f'dataset is {name!r}; allowed: {", ".join(DATASETS)}, a table of your own (a .csv or a '
+      f'.parquet file) or parquet:FOLDER{did_you_mean(name, DATASETS)}'
     )
   return DATASETS[name]
 

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib import ticker
 
 _MOST_TICKS = 7
+_LEAST_GAP = 0.08  # of an axis, between ticks
 _LEAST_TICKS = 3  # of a log scale, whose ticks in a decade are the first of these that give so many
 _LOG_STEPS = ((1,), (1, 2, 5), (1, 2, 3, 5), (1, 1.5, 2, 3, 4, 5, 6, 8))
 
@@ -22,7 +23,15 @@ def mark_rounds(axes: Any, rounds: Iterable[float]) -> None:
     even = (m for m in range(_MOST_TICKS, 2, -1) if last % (m - 1) == 0)
     count = next(even, min(len(every), _MOST_TICKS - 1))
     places = np.unique(np.linspace(0, last, count).round().astype(int))
-  axes.set_xticks([every[place] for place in places], [f'{every[place]:g}' for place in places])
+  chosen = [every[place] for place in places]
+  # Where rounds lie unevenly, numbers beside each other would read as one.
+  apart = _LEAST_GAP * (every[-1] - every[0]) if every else 0.0
+  ticks = chosen[:1]
+  for tick in chosen[1:-1]:
+    if tick - ticks[-1] >= apart and every[-1] - tick >= apart:
+      ticks.append(tick)
+  ticks += chosen[1:][-1:]
+  axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
   axes.xaxis.set_minor_locator(ticker.NullLocator())
 
 

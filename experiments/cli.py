@@ -41,7 +41,8 @@ def main(argv: list[str]) -> int:
     if arguments & (_HELP | _FULL_HELP):
       printing.out(experiment_flags.help_text(full=bool(arguments & _FULL_HELP)))
       return 0
-    _parse(argv)
+    flags.FLAGS.set_default('verbosity', logging.INFO)
+    experiment_flags.parse(argv)
     given = experiment_flags.given(argv)
     notes = [*given.notes, *_notes(arguments, given.values)]
     if sweep_flags.is_wanted(flags.FLAGS) or _sweep_goes_on(given.values):
@@ -67,13 +68,6 @@ def main(argv: list[str]) -> int:
     return interrupted.exit_code
   printing.out(f'\n{report}\n\nResults: {folder}')
   return 0
-
-
-def _parse(argv: list[str]) -> None:
-  flags.FLAGS.set_default('verbosity', logging.INFO)
-  rest = flags.FLAGS(argv)[1:]
-  if rest:
-    raise ValueError(f'{rest[0]!r} is no flag; flags have the form --name=value.')
 
 
 def _sweep_goes_on(given: Mapping[str, Any]) -> bool:

@@ -12,6 +12,7 @@ import argparse
 import base64
 import hashlib
 import io
+import os
 import pathlib
 import re
 import tempfile
@@ -108,10 +109,15 @@ def execute(notebook: Any) -> None:
     for cell in notebook.cells:
       for output in cell.get('outputs', ()):
         if 'text' in output:
-          output['text'] = output['text'].replace(f'{folder}/', '')
+          output['text'] = of_nowhere(output['text'], pathlib.Path(folder))
         picture = output.get('data', {}).get('image/png')
         if picture:
           output['data']['image/png'] = shrink(picture)
+
+
+def of_nowhere(text: str, folder: pathlib.Path) -> str:
+  """A cell's text without this machine's paths: of the working folder, and to the project."""
+  return text.replace(f'{folder}/', '').replace(f'{os.path.relpath(ROOT, folder)}/', './')
 
 
 def shrink(picture: str) -> str:

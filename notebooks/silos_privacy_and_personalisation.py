@@ -47,7 +47,8 @@ folder = environment.experiment(
 # %% [markdown]
 # ## Error against epsilon
 #
-# MR-MTL with the lambda that is best on the validation examples of each budget.
+# MR-MTL with the lambda that is best on the validation examples of each budget. Bands are a
+# deviation over the seeds, on both sides.
 
 # %%
 import pandas as pd
@@ -59,15 +60,18 @@ best = pd.DataFrame(
     for entry in environment.read_json(folder, 'sweep')['selection']
   ]
 )
-names = {'local': 'local training', 'fedavg': 'federated averaging', 'mr_mtl': 'MR-MTL'}
+names = {'fedavg': 'FedAvg', 'local': 'Local', 'mr_mtl': 'MR-MTL'}
 figure, axes = plt.subplots()
 for method, label in names.items():
   line = best[best['method'] == method].sort_values('target_epsilon')
-  axes.errorbar(line['target_epsilon'], line['mean'], yerr=line['std'], capsize=3, label=label)
+  axes.plot(line['target_epsilon'], line['mean'], label=label)
+  low, high = line['mean'] - line['std'], line['mean'] + line['std']
+  axes.fill_between(line['target_epsilon'], low, high, alpha=0.18, linewidth=0)
 environment.log_scale(axes, 'x')
+axes.set_xticks(sorted(set(best['target_epsilon'])))
 environment.log_scale(axes, 'y')
-axes.set_xlabel('epsilon')
-axes.set_ylabel('mean squared error')
+axes.set_xlabel('epsilon at delta 0.001 (log scale; less is more private)')
+axes.set_ylabel('test mean squared error (target²)')
 axes.legend()
 plt.show()
 

@@ -2,14 +2,36 @@
 
 import ast
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
+_AT_MOST = 4
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-  """The end of a sentence: '; did you mean fedavg?', or '.' where no known word is close."""
-  close = difflib.get_close_matches(str(word), list(known), n=1)
-  return f'; did you mean {close[0]}?' if close else '.'
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = '.') -> str:
+  """The end of a sentence: '; did you mean fedavg?', or `otherwise` where no known word is close.
+
+  Capitals, dashes and blanks do not matter. A part of names (`cnn`, `learning_rate`) means
+  those that add the least to it, unless the word is nearly one of them.
+  """
+  names = {_plain(name): name for name in known}
+  plain = _plain(word)
+  part = [key for key in names if plain and f'_{plain}' in f'_{key}']
+  part = [names[key] for key in sorted(part, key=lambda key: key.count('_'))[:_AT_MOST]]
+  near, close = (
+    [names[key] for key in difflib.get_close_matches(plain, names, n=1, cutoff=cutoff)]
+    for cutoff in (0.8, 0.6)
+  )
+  meant = near or part or close
+  if not meant:
+    return otherwise
+  *others, last = meant
+  return f'; did you mean {", ".join(others)}{" or " * bool(others)}{last}?'
+
+
+def _plain(name: object) -> str:
+  return re.sub(r'[-_\s]+', '_', str(name).lower()).strip('_')
 
 
 def show(value: Any) -> str:

@@ -6,11 +6,12 @@ belong together, and the exit code is 1.
 
 With `--audit_canaries=M` there is one run, with M canaries of which a coin decides for each
 whether it is there (Steinke et al. 2023): cheaper, and looser. `--audit_choice` attacks
-a private choice: IFCA's of a cluster by itself, or what private tuning releases. Importing this
-module does not import TensorFlow.
+a private choice: IFCA's of a cluster by itself, or what private tuning releases.
 """
 
+# Importing this module does not import TensorFlow.
 import sys
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from absl import flags
 
 from experiments.audits.target import Report, Target
 from experiments.config import flags as experiment_flags
-from experiments.config import in_words
+from experiments.config import in_words, launcher
 from experiments.config.experiment import ExperimentConfig
-from experiments.running import startup
+from experiments.running import printing, startup
 from experiments.running.progress import Doing
+from settings import show
 
 flags.DEFINE_integer(
   'audit_runs', 4000, 'Runs of the attacked pipeline, half of them with the canary.',
@@ -58,13 +60,14 @@ def main(argv: list[str]) -> int:
   Returns:
     0 if the claim stands, 1 if it is refuted, 2 after an error.
   """
+  if not argv[1:] or {'-h', '--help'} & {*argv}:
+    printing.out(_help())
+    return 0 if argv[1:] else 2
   try:
     values = flags.FLAGS
     with startup.quiet():  # A user's file may import TensorFlow.
       experiment_flags.define_own(argv, values)
-    rest = values(argv)[1:]
-    if rest:
-      raise ValueError(f'{rest[0]!r} is no flag; flags have the form --name=value.')
+    experiment_flags.parse(argv, values)
     config = ExperimentConfig.from_flags(values)
     if config.privacy == 'none':
       raise ValueError('--privacy=none claims nothing: there is nothing to audit.')
@@ -79,6 +82,16 @@ def main(argv: list[str]) -> int:
     return 2
   print(report.text())
   return 1 if report.broken else 0
+
+
+def _help() -> str:
+  lines = [f'{__doc__}\nAny flag of an experiment ({launcher.command()} --help lists them), and:']
+  for flag in flags.FLAGS.flags_by_module_dict()['Audit']:
+    lines.append(f'  --{flag.name}' + (f' [{show(flag.default)}]' if flag.default else ''))
+    lines += textwrap.wrap(
+      flag.help or '', width=88, initial_indent=' ' * 6, subsequent_indent=' ' * 6
+    )
+  return '\n'.join(lines)
 
 
 def _audit_configuration(config: ExperimentConfig, values: flags.FlagValues) -> Report:

@@ -5,6 +5,7 @@ TensorFlow, so that help and errors answer at once.
 """
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import processes
 import tff_models.registry
 from experiments.config import experiment as config
 from experiments.config import launcher, sweep_flags, user_files
-from settings import Group, Setting, show
+from settings import Group, Setting, did_you_mean, show
 
 # Settings of which one is given.
 _ALTERNATIVES = (
@@ -39,12 +40,37 @@ def define_own(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS)
   """Loads the methods of users' own files that the arguments name, and defines their flags.
 
   Raises:
-    ValueError: a file that is missing or faulty.
-    flags.Error: a flagfile that cannot be read.
+    ValueError: a file of a method that is missing or faulty, a flagfile that cannot be read.
   """
-  for text in user_files.methods_in(flag_values.read_flags_from_files(list(argv[1:]))):
+  try:
+    arguments = flag_values.read_flags_from_files(list(argv[1:]))
+  except flags.CantOpenFlagFileError as error:
+    raise ValueError(f'--flagfile: {str(error).removeprefix("ERROR:: ")}') from error
+  for text in user_files.methods_in(arguments):
     user_files.method(text)
   define(flag_values)
+
+
+def parse(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS) -> None:
+  """Gives the flags the values of a command line.
+
+  Raises:
+    ValueError: an unknown flag, text where a number has to be, or something that is no flag.
+    flags.Error: any other value that a flag does not take.
+  """
+  try:
+    rest = flag_values(list(argv))[1:]
+  except flags.UnrecognizedFlagError as error:
+    name = error.flagname
+    end = did_you_mean(name, [*flag_values], f'; {launcher.command()} --help lists the flags.')
+    raise ValueError(f'--{name} is no flag{end}') from error
+  except flags.IllegalFlagValueError as error:
+    wrong = re.match(r'flag (.*): (?:invalid literal for (int)|could not convert)', str(error))
+    if not wrong:
+      raise
+    raise ValueError(f'{wrong[1]} must be a {"whole " * bool(wrong[2])}number.') from error
+  if rest:
+    raise ValueError(f'{rest[0]!r} is no flag; flags have the form --name=value.')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

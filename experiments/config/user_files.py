@@ -6,6 +6,7 @@ line. Importing this module imports no TensorFlow; a user's file may.
 
 import hashlib
 import importlib.util
+import itertools
 import pathlib
 import sys
 import traceback
@@ -29,7 +30,7 @@ def is_method(text: Any) -> bool:
 def methods_in(arguments: Iterable[str]) -> list[str]:
   """The users' files that a command line names as methods, in `--method` or in `--sweep`."""
   found, arguments = [], list(arguments)
-  for argument, following in zip(arguments, [*arguments[1:], ''], strict=True):
+  for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=''):
     name, equals, values = argument.lstrip('-').removeprefix('sweep=').partition('=')
     if name == 'method':
       found += (values if equals else following).split(',')

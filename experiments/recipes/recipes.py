@@ -123,11 +123,9 @@ class Recipe:
     arguments = [self.name, f'--flagfile={self.flagfile}', *self.parts[part], *extra]
     try:
       experiment_flags.define_own(arguments, values)
-      rest = values(arguments)[1:]
-    except flags.Error as error:
+      experiment_flags.parse(arguments, values)
+    except (flags.Error, ValueError) as error:
       raise ValueError(f'recipe {self.name}, part {part}: {error}') from error
-    if rest:
-      raise ValueError(f'recipe {self.name}: {rest[0]!r} is no flag.')
     grid = Grid.parse(given_flags(values), values['sweep'].value, values['seeds'].value)
     for one in {one for names in grid.axes for one in names.split('+')}:
       if any(argument.startswith(f'--{one}=') for argument in extra) and not _repeated(one):

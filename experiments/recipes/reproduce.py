@@ -1,13 +1,14 @@
 """Makes the papers' tables and figures again.
 
-  ./fl recipes                       what there is, and whether its data is here
+  ./fl recipes [--data_dir=FOLDER]   what there is, and whether its data is here
   ./fl reproduce NAME [--flag=...]   runs, compares, draws, and gives a verdict
 
 Any flag of an experiment takes the place of the recipe's; --output_dir, --workers=N, --cluster and
 --page_dir (a folder which gets the result's page with its pictures, besides the results)
-say where and how. The same command again continues. See `recipes`. Importing this module
-does not import TensorFlow.
+say where and how. The same command again continues.
 """
+
+# Importing this module does not import TensorFlow.
 
 import contextlib
 import dataclasses
@@ -306,12 +307,14 @@ def main(argv: Sequence[str]) -> int:
   from experiments.running import interruption
 
   arguments = list(argv[1:])
-  if not arguments or arguments[0] in ('-h', '--help'):
+  if not arguments or {'-h', '--help'} & {*arguments}:
     printing.out(__doc__)
     return 0 if arguments else EXIT_ERROR
   try:
     if arguments[0] == '--list':
       own = _Arguments.of(arguments[1:])
+      if own.changing:
+        raise ValueError(f'{own.changing[0]}: the list of recipes takes --data_dir=FOLDER only.')
       every = recipes.read_all()
       lines = [recipes.listing(every, own.data_dir), *recipes.coverage_lines(every)]
       printing.out('\n'.join(lines))

@@ -88,9 +88,17 @@ class ReportData:
   @property
   def metric(self) -> str:
     """'accuracy' or 'mse', as most runs have it."""
+    return max(self._metrics, key=lambda m: self._metrics[m])
+
+  @property
+  def other_metrics(self) -> list[str]:
+    """What further runs have, on data of another kind."""
+    return [m for m, count in self._metrics.items() if count and m != self.metric]
+
+  @property
+  def _metrics(self) -> dict[str, int]:
     present = self.curves['metric']
-    counts = {m: int((present == f'test_{m}').sum()) for m in ('accuracy', 'mse')}
-    return max(counts, key=lambda m: counts[m])
+    return {m: int((present == f'test_{m}').sum()) for m in ('accuracy', 'mse')}
 
   @property
   def main_metric(self) -> str:

@@ -42,8 +42,10 @@ p.warning { border-left: 4px solid var(--warn); padding-left: .7rem; font-weight
   padding: .15rem .5rem; }
 [hidden] { display: none !important; }
 details { margin: .8rem 0; } summary { cursor: pointer; }
-/* On a telephone each row is a box of its own, with the column's name before each value. */
+/* On a telephone each row is a box of its own, with the column's name before each value; a picture
+   stays large enough to be read and is pushed sideways in its frame. */
 @media screen and (max-width: 40rem) {
+  figure { overflow-x: auto; } figure img { min-width: 40rem; box-sizing: border-box; }
   thead { display: none; } table, tbody, tr { display: block; }
   tr { border: 1px solid var(--rule); border-radius: 6px; padding: .3rem .7rem; margin: .5rem 0; }
   td { display: flex; gap: 1rem; justify-content: space-between; border: 0; padding: .1rem 0;

@@ -52,26 +52,28 @@ def overview(data: ReportData) -> Overview:
     f'test_global_{metric}': f'test {metric}, global model',
     f'server_test_{metric}': f"server's test {metric}",
     f'validation_{metric}': f'validation {metric}',
+    **{f'test_{other}': f'test {other}' for other in data.other_metrics},
   }
   scores = data.over_seeds(last[last['metric'].isin(wanted)], 'setting', 'metric')
   found = {(row['setting'], row['metric']): row for row in sweep_table.records(scores)}
   metrics = [m for m in wanted if m in {metric for _, metric in found}]
-  heading = [*map(symbol, data.columns), 'seeds', 'rounds', 'epsilon spent', 'delta']
+  columns = [name for name in data.columns if name != 'rounds']  # it is said how many were run
+  heading = [*map(symbol, columns), 'rounds', 'seeds', 'epsilon spent', 'delta']
   heading += [wanted[m] for m in metrics]
   rows, tags = [], []
   for label in dict.fromkeys(data.labels):
     members = [i for i, own in enumerate(data.labels) if own == label]
     run = data.runs[members[0]]
     rounds = min(data.rounds_done(i) for i in members)
-    row = [value_of(run.config, name) for name in data.columns]
-    row += [str(len(members)), f'{rounds}' if rounds == run.config.rounds else
-            f'{rounds} of {run.config.rounds}']  # fmt: skip
+    row = [value_of(run.config, name) for name in columns]
+    row += [f'{rounds}' if rounds == run.config.rounds else f'{rounds} of {run.config.rounds}']
+    row += [str(len(members))]
     whose = ' of a hypothetical deployment' * bool(run.config.hypothetical_deployment)
     row += [rounded_up(data.epsilon(run)) + whose, text(data.delta(run))]
     row += [_score(found[label, m]) if (label, m) in found else '' for m in metrics]
     rows.append(row)
     tags.append(tags_of(run))
-  told = _telling(rows, len(data.columns))
+  told = _telling(rows, len(columns) + 1)
   return Overview(
     heading=[name for name, kept in zip(heading, told, strict=True) if kept],
     rows=[[cell for cell, kept in zip(row, told, strict=True) if kept] for row in rows],
@@ -115,11 +117,13 @@ def results(data: ReportData, table: Overview) -> str:
   words = 'Mean ± one standard deviation over the seeds. ' if several else ''
   if table.common:
     words += 'All have ' + ', '.join(f'{name} {value}' for name, value in table.common) + '.'
+  for other in data.other_metrics:
+    words += f' Runs with {other} are in this table only: figures show the {data.metric}.'
   return html.section(
     'Results',
     html.filters(choices),
     html.table(table.heading, table.rows, table.tags),
-    html.paragraph(words, soft=True),
+    html.paragraph(words.strip(), soft=True),
   )
 
 

@@ -43,6 +43,11 @@ def load_dataset(
       config.dataset, seed=config.seed, data_dir=config.data_dir or None, **config.dataset_options
     )
     least = least or datasets.registry.find(config.dataset).min_examples
+  elif not isinstance(dataset, datasets.FederatedDataset):
+    raise ValueError(
+      f'the data set is a {type(dataset).__name__}; give a FederatedDataset, for example that of '
+      'datasets.from_dataframe.'
+    )
   if least is not None:
     dataset = dataset.with_at_least(least)
   if config.validation_fraction and dataset.validation is None:

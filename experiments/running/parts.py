@@ -46,6 +46,15 @@ class Parts:
   metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
   callbacks: CallbacksOf = no_callbacks
 
+  def __post_init__(self):
+    what = 'a function (outputs, labels) -> a value for each example'
+    if not isinstance(self.metrics, Mapping):
+      kind = type(self.metrics).__name__
+      raise ValueError(f'metrics is a {kind}; give a mapping from a name to {what}.')
+    for name, metric in self.metrics.items():
+      if not callable(metric):
+        raise ValueError(f'the metric {name!r} is {metric!r}; give {what}.')
+
   @property
   def given(self) -> bool:
     """Whether there are any."""

@@ -46,6 +46,12 @@ class Grid:
     if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
       raise ValueError(f'--seeds={_words(self.seeds)} must be one or more different numbers.')
     for name, values in self.axes.items():
+      for one in name.split('+'):
+        if one not in _sweepable():
+          end = did_you_mean(one, _sweepable())
+          raise ValueError(f'axes: {one} is no setting that can be swept{end}')
+      if isinstance(values, str) or not values:
+        raise ValueError(f'axes: {name} is {values!r}; give a tuple of its values.')
       if len(set(values)) != len(values):
         raise ValueError(f'--sweep={name}={_words(values)} has a value twice.')
 
@@ -238,6 +244,8 @@ def _seeds(texts: Iterable[str]) -> tuple[int, ...]:
     if not found:
       raise ValueError(f'--seeds={text} must be whole numbers from 0, such as 0,1,2 or 0-4.')
     first, last = int(found[1]), int(found[2] or found[1])
+    if last < first:
+      raise ValueError(f'--seeds={text}: the first must not be above the last, as in 0-4.')
     seeds += range(first, last + 1)
   return tuple(seeds)
 

@@ -175,7 +175,7 @@ def _with(column, values):
 
 WRONG = {
   'a column that is not there': (lambda: frame(), {'target': 'why'}, "no column 'why'"),
-  'a misspelt column': (lambda: frame(), {'client_column': 'whoo'}, 'Did you mean who'),
+  'a misspelt column': (lambda: frame(), {'client_column': 'whoo'}, 'did you mean who'),
   'text as a feature': (lambda: _with('t', 'x'), {}, "column 't' is string, not a number"),
   'gaps in a feature': (lambda: _with('number', [np.nan, *range(417)]), {}, 'not finite|missing'),
   'infinity': (lambda: _with('number', [np.inf, *range(417)]), {}, 'not finite'),

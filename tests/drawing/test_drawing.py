@@ -85,6 +85,10 @@ def test_ticks_are_where_something_was_measured():
     ticks = axes.get_xticks()
     assert set(ticks) <= set(rounds) and {min(rounds), max(rounds)} <= set(ticks)
     assert len(ticks) <= 7
+  # Runs of few rounds beside a long one: '0 3' would read as '03'.
+  drawing.mark_rounds(axes, [0, 1, 2, 3, *range(10, 101, 10)])
+  ticks = axes.get_xticks()
+  assert {0, 100} <= set(ticks) and len(ticks) > 3 and min(np.diff(ticks)) >= 8
 
 
 def test_one_value_does_not_flatten_the_others():

@@ -181,8 +181,8 @@ sys.exit(code)
   [
     (['--help'], 0, 'Settings of one method'),
     (['--helpfull'], 0, '--flagfile'),
-    (['--roundz=3'], 2, "error: Unknown command line flag 'roundz'. Did you mean: rounds"),
-    (['--rounds=x'], 2, 'error: flag --rounds=x'),
+    (['--roundz=3'], 2, 'error: --roundz is no flag; did you mean rounds?'),
+    (['--rounds=x'], 2, 'error: --rounds=x must be a whole number.'),
     (['--rounds=0'], 2, 'error: --rounds=0 must be at least 1'),
     (['--flagfile=nowhere.flags'], 2, 'nowhere.flags'),
     (['rounds=3'], 2, "error: 'rounds=3' is no flag"),

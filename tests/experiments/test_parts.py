@@ -145,6 +145,12 @@ def test_its_settings_are_known_with_it_only(file):
     ExperimentConfig(method='unknown_until_now', unknown_until_now_share=0.0)
 
 
+def test_the_methods_that_a_command_line_names():
+  assert user_files.methods_in([]) == []  # what an empty flagfile comes to
+  arguments = ['--method', 'a.py', '--sweep=method=b.py,ditto']
+  assert user_files.methods_in(arguments) == ['a.py', 'b.py']
+
+
 @pytest.mark.parametrize(
   'text,words',
   [

@@ -84,6 +84,27 @@ def test_the_table_has_no_column_that_tells_nothing(sweep_folder):
   assert sections._telling(rows, 2) == [False, True, False]
 
 
+def test_data_of_another_kind_are_in_the_table_and_that_is_said(tmp_path):
+  """Runs of one folder that have nothing in common: most scores are errors, one is an accuracy."""
+  for rounds in (4, 6):
+    make_run(tmp_path / str(rounds), rounds=rounds)
+  make_run(tmp_path / 'digits', rounds=4, dataset='digits')
+  path = tmp_path / 'digits' / 'metrics.parquet'
+  table = MetricTable()
+  table.add(4, 'test', 'accuracy', 0.875)
+  table.write(path)
+  data = report_data.read([tmp_path])
+  table = sections.overview(data)
+  assert data.metric == 'mse' and data.other_metrics == ['accuracy']
+  assert [row[table.heading.index('test accuracy')] for row in table.rows].count('0.875') == 1
+  assert table.heading.count('rounds') == 1
+  assert 'server optimizer' not in table.heading  # the rounds tell the settings apart
+  assert sorted(row[table.heading.index('rounds')] for row in table.rows) == ['4', '4', '6']
+  assert 'Runs with accuracy are in this table only: figures show the mse.' in (
+    sections.results(data, table)
+  )
+
+
 @pytest.mark.slow
 def test_what_comes_from_data_is_escaped(sweep_folder):
   text = report.write([sweep_folder], title='<u>title</u>').read_text()

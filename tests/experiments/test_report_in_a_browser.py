@@ -103,6 +103,19 @@ def test_nothing_overlaps_or_leaves_the_window(browser, page, width):
   assert browser.execute_script(_OVERLAPS) != []
 
 
+def test_pictures_stay_readable_on_a_telephone(browser, page):
+  """A picture is pushed sideways in its frame, which ends with the page."""
+  browser.set_window_size(400, 900)
+  browser.get(page)
+  sizes = browser.execute_script(
+    'return [...document.querySelectorAll("figure")].map(e => [e.getBoundingClientRect().right, '
+    'getComputedStyle(e).overflowX, e.firstChild.getBoundingClientRect().width])'
+  )
+  assert sizes
+  for right, sideways, width in sizes:
+    assert right <= 400 and sideways == 'auto' and width >= 640
+
+
 def test_dark_and_light(browser, page):
   browser.get(page)
   colour = 'return getComputedStyle(document.body).backgroundColor'

@@ -1,13 +1,17 @@
 """The notebooks' link to the environment of the command line."""
 
+import ast
 import os
+import pathlib
 import subprocess
 import sys
 
 import matplotlib
 import pytest
 
+import drawing
 from notebooks import environment
+from processes.registry import METHODS
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +72,25 @@ def test_prepare_makes_the_environment_only_where_there_is_none(monkeypatch, tmp
   (sync,) = [command for command in commands if 'sync' in command]
   assert '--frozen' in sync
   assert 'Python 3.11' in capsys.readouterr().out
+
+
+def test_methods_look_as_in_every_other_figure(monkeypatch):
+  """The kernel does not import the project: its lines come in the order of the methods."""
+  done = subprocess.CompletedProcess([], 0, 'Python 3.11.0', '')
+  monkeypatch.setattr(environment.subprocess, 'run', lambda *_, **__: done)
+  with matplotlib.rc_context():
+    environment.prepare()
+    cycle = matplotlib.rcParams['axes.prop_cycle'].by_key()
+  script = pathlib.Path(environment.__file__).with_name('silos_privacy_and_personalisation.py')
+  (names,) = [
+    ast.literal_eval(node.value)
+    for node in ast.walk(ast.parse(script.read_text()))
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == 'names'
+  ]
+  for place, (name, title) in enumerate(names.items()):
+    assert name == list(METHODS)[place] and title == METHODS[name].title
+    style = drawing.line(place)
+    assert (cycle['color'][place], cycle['marker'][place]) == (style.colour, style.marker)
 
 
 def test_prepare_gives_uvs_last_words(monkeypatch, tmp_path):

@@ -233,7 +233,13 @@ def test_they_are_small_and_say_nothing_of_this_machine():
   assert {path.stem for path in build.FOLDER.glob('*.ipynb')} == set(NAMES)
   assert sum(path.stat().st_size for path in files) < 1_500_000
   for path in files:
-    assert not re.search(r'/(tmp|root|home|work)/', path.read_text()), path
+    assert not re.search(r'/(tmp|root|home|work)/|\.\./', path.read_text()), path
+
+
+def test_paths_of_this_machine_are_left_out(tmp_path):
+  up = os.path.relpath(ROOT, tmp_path)
+  text = f'{up}/fl quickstart is a private first run, in {tmp_path}/results\n'
+  assert build.of_nowhere(text, tmp_path) == './fl quickstart is a private first run, in results\n'
 
 
 def test_readme_links_them_with_their_badges():

@@ -32,7 +32,7 @@ _TEXT = {
   'no_target': (GOOD, {'target_column': None}, 'needs --target_column, one of its columns'),
   'no_silo': (GOOD, {'silo_column': None}, 'needs --silo_column, one of its columns'),
   'other_feature': (GOOD, {'features': 'x,z'}, "no column 'z'"),
-  'a_space': (GOOD, {'features': ' x'}, 'Did you mean x?'),
+  'a_space': (GOOD, {'features': ' x'}, 'did you mean x?'),
   'twice': (GOOD, {'features': 'x,x'}, 'more than once in features'),
   'itself': (GOOD, {'features': 'x,y'}, "'y' cannot be a feature too"),
   'the_silo': (GOOD, {'target_column': 'silo'}, 'cannot be the silo and the target'),

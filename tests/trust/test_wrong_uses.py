@@ -17,6 +17,11 @@ from absl.testing import flagsaver
 
 import datasets
 from experiments import cli
+from experiments.audits import command
+from experiments.config.experiment import ExperimentConfig
+from experiments.recipes import reproduce
+from experiments.running import build
+from experiments.sweeps.grid import Grid
 from tests.experiments import test_report
 
 PRIVATE = ('--privacy=client', '--noise_multiplier=1', '--delta=1e-3')
@@ -25,13 +30,13 @@ SILOS = ('--method=mr_mtl', '--privacy=example', '--delta=1e-3')
 # Arguments (files in {}: see FILES) and a part of the line that they get. All of it is said
 # before TensorFlow is loaded.
 AT_ONCE = [
-  (['--lerning_rate=0.1'], "Unknown command line flag 'lerning_rate'"),
-  (['--client_learningrate=0.1'], "Unknown command line flag 'client_learningrate'"),
-  (['-rounds', '5', '--sede=3'], "Unknown command line flag 'sede'"),
+  (['--lerning_rate=0.1'], '--lerning_rate is no flag; did you mean server_learning_rate?'),
+  (['--client_learningrate=0.1'], 'did you mean client_learning_rate?'),
+  (['-rounds', '5', '--sede=3'], "--sede is no flag; did you mean seed?"),
   (['--rounds'], 'rounds'),
-  (['--rounds='], '--rounds='),
-  (['--rounds=1e3'], '--rounds=1e3'),
-  (['--rounds=ten'], '--rounds=ten'),
+  (['--rounds='], '--rounds= must be a whole number.'),
+  (['--rounds=1e3'], '--rounds=1e3 must be a whole number.'),
+  (['--rounds=ten'], '--rounds=ten must be a whole number.'),
   (['--rounds=0'], '--rounds=0 must be at least 1'),
   (['--rounds=99999999999999999999'], '--rounds=99999999999999999999'),
   (['--rounds=0x'], '--rounds=0x'),
@@ -41,19 +46,30 @@ AT_ONCE = [
   (['--client_learning_rate=nan'], '--client_learning_rate=nan must be a finite number'),
   (['--client_learning_rate=inf'], '--client_learning_rate=inf'),
   (['--client_learning_rate=-0.1'], '--client_learning_rate=-0.1'),
-  (['--client_learning_rate=fast'], '--client_learning_rate=fast'),
+  (['--client_learning_rate=fast'], '--client_learning_rate=fast must be a number.'),
   (['--client_learning_rate=0,1'], '--client_learning_rate=0,1'),
   (['--adaptive_clipping=maybe'], 'adaptive_clipping'),
   (['--method='], '--method='),
-  (['--method=FedAvg'], '--method=FedAvg'),
+  (['--method=FedAvg'], 'did you mean fedavg?'),
+  (['--method=MR-MTL'], 'did you mean mr_mtl?'),
+  (['--dataset=MNIST'], 'did you mean mnist?'),
+  (['--dataset=cifar'], 'did you mean cifar10_heterogeneous or cifar10_jpeg?'),
+  (['--dataset=my_table.xlsx'], 'a table of your own (a .csv or a .parquet file)'),
+  (['--model=CNN'], 'did you mean cnn3x3, cnn5x5, femnist_cnn or ppsgd_cnn?'),
+  (['--learning_rate=0.1'], 'did you mean client_learning_rate, '),
+  (['--epochs=3'], 'did you mean local_epochs?'),
+  (['--lambda=1'], 'did you mean mtl_lambda, '),
+  (['--noise=1'], 'did you mean noise_multiplier, '),
+  (['--lr=0.1'], ' --help lists the flags.'),
+  (['--workers=many'], '--workers=many must be a whole number.'),
   (['--method=scaffolds'], '--method=scaffolds must be one of'),
   (['--dataset=imagenet'], '--dataset=imagenet must be one of'),
   (['--model=transformer'], '--model=transformer must be one of'),
   (['fedavg'], "'fedavg' is no flag"),
   (['--rounds=3', 'digits', '--seed=2'], "'digits' is no flag"),
   (['--', '--rounds=3'], "'--rounds=3' is no flag"),
-  (['--flagfile=/nowhere/at.flags'], '/nowhere/at.flags'),
-  (['--flagfile={typo}'], "Unknown command line flag 'roundz'"),
+  (['--flagfile=/nowhere/at.flags'], '--flagfile: Unable to open flagfile: '),
+  (['--flagfile={typo}'], '--roundz is no flag; did you mean rounds?'),
   (['--flagfile={wrong_value}'], '--rounds=-7'),
   (['--flagfile={binary}'], ''),
   (['--flagfile={folder}'], ''),
@@ -77,7 +93,7 @@ AT_ONCE = [
   ([*PRIVATE, '--weighting=examples'], 'leak the counts'),
   ([*PRIVATE, '--quantile_noise_multiplier=1'], 'needs --adaptive_clipping'),
   ([*PRIVATE, '--adaptive_clipping', '--clipping_learning_rate=-1'], '--clipping_learning_rate=-1'),
-  (['--epsilon=3', *PRIVATE], "Unknown command line flag 'epsilon'"),
+  (['--epsilon=3', *PRIVATE], '--epsilon is no flag; did you mean target_epsilon, '),
   ([*SILOS], 'needs --noise_multiplier or --target_epsilon or --silo_epsilons'),
   ([*SILOS, '--target_epsilon=3', '--mtl_lambda=-1'], '--mtl_lambda=-1'),
   ([*SILOS, '--target_epsilon=3', '--mtl_lambda=nan'], '--mtl_lambda=nan'),
@@ -103,7 +119,7 @@ AT_ONCE = [
   (['--sweep=lambda=1,2'], 'lambda is no setting'),
   (['--sweep=client_learning_rate=0.1,fast'], "--client_learning_rate='fast'"),
   (['--seeds=one'], '--seeds=one'),
-  (['--seeds=3-1'], '--seeds='),
+  (['--seeds=3-1'], '--seeds=3-1: the first must not be above the last'),
   # Typing errors in values.
   (['--dataset=scool'], 'did you mean school?'),
   (['--method=mr-mtl'], 'did you mean mr_mtl?'),
@@ -239,12 +255,13 @@ assert not any(name.split('.')[0] in ('tensorflow', 'tensorflow_federated') for 
     ('recipes.reproduce', ['no_such_recipe'], 'RECIPE=no_such_recipe is no recipe'),
     ('recipes.reproduce', ['../../etc/passwd'], 'is no recipe'),
     ('recipes.reproduce', ['silo_fig77'], 'did you mean silo_fig7?'),
+    ('recipes.reproduce', ['--list', '--foo'], '--foo: the list of recipes takes --data_dir'),
     ('recipes.reproduce', ['--lsit'], '--lsit stands where a recipe has to'),
     ('recipes.reproduce', ['quickstart'], 'RECIPE=quickstart is no recipe'),
     ('recipes.reproduce', ['silo_fig7', '--rounds=3'], 'is computed, not run'),
     ('recipes.reproduce', ['claims_silo_exam', 'rounds=3'], "'rounds=3' is no flag"),
     ('recipes.reproduce', ['claims_silo_exam', 'silo_fig7'], "'silo_fig7' is no flag"),
-    ('recipes.reproduce', ['claims_silo_exam', '--roundz=3'], "flag 'roundz'. Did you mean"),
+    ('recipes.reproduce', ['claims_silo_exam', '--roundz=3'], 'did you mean rounds?'),
     ('recipes.reproduce', ['claims_silo_exam', '--workers=0'], '--workers=0 must be'),
     ('recipes.reproduce', ['claims_silo_exam', '--workers=x'], '--workers=x must be'),
     ('recipes.reproduce', ['claims_silo_exam', '--rounds=0'], '--rounds=0 must be at least 1'),
@@ -282,6 +299,19 @@ def test_other_tools(module, arguments, message, wrong_files, capsys, monkeypatc
   assert 'error: ' in said.splitlines()[-1] and 'Traceback' not in said
   assert message in said.splitlines()[-1] and len(said.splitlines()) <= 4
   assert not list(tmp_path.rglob('*'))  # nothing was begun
+
+
+@pytest.mark.parametrize(('arguments', 'code'), [([], 2), (['--help'], 0), (['-h'], 0)])
+def test_what_an_audit_takes_is_said(arguments, code, capsys):
+  assert command.main(['audit', *arguments]) == code
+  said = capsys.readouterr().out
+  for words in ('Attacks a configuration', '--audit_runs [4000]', '--audit_choice', '--help lists'):
+    assert words in said
+
+
+def test_what_the_list_of_recipes_takes_is_said(capsys):
+  assert reproduce.main(['recipes', '--list', '--help']) == 0
+  assert '--data_dir' in capsys.readouterr().out
 
 
 # A file of a run, what it holds, and a part of the line that a report of it gives.
@@ -375,9 +405,9 @@ FRAMES = [
   (pd.concat([_frame(), _frame()[['x']]], axis=1), {}, "the column 'x' more than once"),
   (_frame(), dict(target='silo'), 'cannot be the silo and the target'),
   (_frame(), dict(target='Y'), "no column 'Y'"),
-  (_frame(), dict(silo_column='silos'), 'Did you mean silo?'),
-  (_frame(), dict(task='regresion'), 'Did you mean regression?'),
-  (_frame(), dict(preprocessing='fix'), 'Did you mean fixed?'),
+  (_frame(), dict(silo_column='silos'), 'did you mean silo?'),
+  (_frame(), dict(task='regresion'), 'did you mean regression?'),
+  (_frame(), dict(preprocessing='fix'), 'did you mean fixed?'),
   (_frame(), dict(bounds={'x': (0.0, 1.0)}), "bounds are for preprocessing='fixed'"),
   (_frame(), dict(target_bounds=(0.0, 1.0), task='binary'), 'target_bounds is for regression'),
   (_frame(y=[0, '1', 2] * 4), dict(task='classification'), 'mixes values of kind int and str'),
@@ -395,6 +425,16 @@ FRAMES = [
   (_frame(x=pd.Categorical(['low', 'high'] * 6)), {}, 'not a number'),
   (_frame(x=np.arange(12) * 1j), {}, 'not a number'),
   (_frame(y=[np.inf] + [1.0] * 11), {}, 'not finite'),
+  (_frame(), dict(silo_column=['silo']), "silo_column is ['silo']; give the name of one column"),
+  (_frame(), dict(target=['y']), "target is ['y']; give the name of one column"),
+  (_frame(), dict(features=3), 'features is 3; give a list of columns'),
+  (_frame(), dict(test_fraction='half'), "test_fraction is 'half'; it must be a number"),
+  (_frame(), dict(test_fraction=None), 'test_fraction is None; it must be a number'),
+  (_frame(), dict(seed='one'), "seed is 'one'; it must be a whole number"),
+  (_frame(), dict(target_bounds=3), 'target_bounds is 3; give two numbers'),
+  (_frame(), dict(target_bounds='ab'), "target_bounds is 'ab'; give two numbers"),
+  (_frame(), dict(preprocessing='fixed', bounds={'x': (0, 1, 2)}), "bounds of 'x' is (0, 1, 2);"),
+  (_frame(), dict(preprocessing='fixed', bounds={'x': 'no'}), "bounds of 'x' is 'no'; give two"),
 ]  # fmt: skip
 
 
@@ -405,6 +445,35 @@ def test_data_frames(frame, options, message):
   with pytest.raises(ValueError) as caught:
     datasets.from_dataframe(frame, **options)
   assert message in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('wrong', 'message'),
+  [
+    (dict(dataset={'x': 1}), 'the data set is a dict; give a FederatedDataset'),
+    (dict(metrics=['mae']), 'metrics is a list; give a mapping from a name to a function'),
+    (dict(metrics={'mae': 3}), "the metric 'mae' is 3; give a function (outputs, labels)"),
+  ],
+)
+def test_parts_that_are_none(wrong, message):
+  with pytest.raises(ValueError) as caught:
+    build.build_process(ExperimentConfig(dataset='digits', device='cpu'), **wrong)
+  assert message in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ('axes', 'message'),
+  [
+    ({'client_learning_rte': (0.1,)}, 'did you mean client_learning_rate?'),
+    ({'mtl_lambda+rate': (0.1,)}, 'rate is no setting that can be swept'),
+    ({'client_learning_rate': '0.1'}, "client_learning_rate is '0.1'; give a tuple"),
+    ({'client_learning_rate': ()}, 'client_learning_rate is (); give a tuple'),
+  ],
+)
+def test_grids_that_are_none(axes, message):
+  with pytest.raises(ValueError) as caught:
+    Grid(base={}, axes=axes, seeds=(0,))
+  assert message in str(caught.value)
 
 
 def test_a_table_without_rows():
