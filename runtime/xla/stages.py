@@ -244,8 +244,7 @@ class Stages:
       )[1:]
 
     if self.is_one_thread:
-      # XLA splits nothing inside a conditional over threads. What it would split, it could not
-      # compute in place either: a copy of the weights in every local step.
+      # XLA splits nothing inside a conditional over threads.
       totals, buffers = tf.cond(blocks > 0, visit, lambda: (totals, buffers))
     else:
       totals, buffers = visit()
