@@ -22,7 +22,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np  # noqa: E402
 
 import runtime  # noqa: E402
-from benchmarks import published, workloads  # noqa: E402
+from benchmarks import peers, published, workloads  # noqa: E402
 from runtime.noise_key import NoiseKey  # noqa: E402
 
 
@@ -123,8 +123,20 @@ def _school(name: str, rounds: int, settings: int | None = None) -> dict[str, An
     return _timed(one_round, rounds, warm_up=2) | _compiling(machine.context)
 
 
-def _published(name: str, rounds: int, warm_up: int = 2) -> dict[str, Any]:
-  """A workload of the field, in turns with a plain matrix product."""
+def _beside_pfl(name: str, rounds: int) -> dict[str, Any]:
+  """A workload of the field, in turns with the same in pfl-research."""
+  seconds = []
+  with peers.pfl(published.WORKLOADS[name]) as peer:
+    peer.round()  # Its warm-up.
+    result = _published(name, rounds, between=lambda: seconds.append(peer.round()))
+  own, others = result['seconds_per_round'], statistics.median(seconds)
+  return result | {'peer_seconds_per_round': others, 'times_peer': own / others}
+
+
+def _published(
+  name: str, rounds: int, warm_up: int = 2, between: Callable[[], Any] = lambda: None
+) -> dict[str, Any]:
+  """A workload of the field, in turns with a plain matrix product and what else is given."""
   workload = published.WORKLOADS[name]
   method, multiply = workload.method(), published.plain_product()
   flop = workload.flop(workload.cohort * workload.rows)
@@ -141,6 +153,7 @@ def _published(name: str, rounds: int, warm_up: int = 2) -> dict[str, Any]:
       machine.to_numpy(metrics)
 
     def product(_):
+      between()
       seconds = []
       for _ in range(5):
         start = time.perf_counter()
@@ -274,6 +287,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'sweep_60': lambda: _school('xla', 20, settings=60),
   'dp_sgd_step': _dp_sgd_step,
   'cifar10': lambda: _published('cifar10', 20),
+  'cifar10_pfl': lambda: _beside_pfl('cifar10', 5),
   'stackoverflow': lambda: _published('stackoverflow', 2, warm_up=1),
   'flair': lambda: _published('flair', 3),
   # Users of 1 to 512 sentences; an eighth of a round's users, for they have more of them.
@@ -301,7 +315,10 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 
 def main() -> None:
   """Measures the case that the command line names."""
-  result = CASES[sys.argv[1]]()
+  try:
+    result = CASES[sys.argv[1]]()
+  except peers.NotInstalledError as error:
+    sys.exit(str(error))
   result['peak_megabytes'] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
   result['load_average'] = os.getloadavg()[0]
   print(json.dumps(result), flush=True)

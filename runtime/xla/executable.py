@@ -149,7 +149,12 @@ class Executable:
     self._bucket = -(-size // unit) * unit
     if self._stages is None or self._stages.block != block:
       self._functions.clear()
-      self._stages = stages_lib.Stages(program=self._program, block=block, settings=self._settings)
+      self._stages = stages_lib.Stages(
+        program=self._program,
+        block=block,
+        settings=self._settings,
+        is_one_thread=len(set(self._devices)) < len(self._devices),
+      )
     return True
 
   def _bytes_per_client(self) -> int:

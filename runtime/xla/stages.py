@@ -52,6 +52,7 @@ class Stages:
     program: what to execute.
     block: the number of clients that are vectorised at once.
     settings: S, or None without a sweep.
+    is_one_thread: whether the clients' work stays on one thread: where others have their own.
 
   Long because server, clients and the totals between them are one graph's three parts, which
   have to agree on where a setting's values lie.
@@ -60,6 +61,7 @@ class Stages:
   program: program.Program
   block: int
   settings: int | None
+  is_one_thread: bool = False
 
   def has_server_work(self, stage: int) -> bool:
     """Whether `server` adds a value."""
@@ -235,9 +237,17 @@ class Stages:
       return block + 1, totals, buffers
 
     blocks = (clients.count + self.block - 1) // self.block
-    _, totals, buffers = tf.while_loop(
-      lambda block, *_: block < blocks, body, (tf.constant(0), totals, buffers)
-    )
+
+    def visit():
+      return tf.while_loop(
+        lambda block, *_: block < blocks, body, (tf.constant(0), totals, buffers)
+      )[1:]
+
+    if self.is_one_thread:
+      # XLA splits nothing inside a conditional over threads.
+      totals, buffers = tf.cond(blocks > 0, visit, lambda: (totals, buffers))
+    else:
+      totals, buffers = visit()
     return (
       {
         f'total:{n.name}': _nested(aggregation.accumulator_type(n), iter(total))

@@ -4,9 +4,13 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
 
-from runtime.xla import devices
+import runtime
+from runtime.xla import devices, executable
 
 PROGRAM = """
 import tensorflow as tf
@@ -97,6 +101,44 @@ def test_products_are_left_to_one_thread_where_clients_are_spread_over_cores(mon
   monkeypatch.setenv('XLA_FLAGS', '--xla_cpu_multi_thread_eigen=true')
   devices.resolve('cpu,cpu')
   assert os.environ['XLA_FLAGS'] == '--xla_cpu_multi_thread_eigen=true'
+
+
+@pytest.mark.parametrize('names, is_split', [('cpu', True), ('cpu,cpu', False)])
+def test_a_clients_work_is_on_one_thread_where_clients_are_spread_over_cores(
+  monkeypatch, names, is_split
+):
+  programs = {}
+  compiled = executable.Executable._compiled
+
+  def recorded(self, key, function):
+    made = compiled(self, key, function)
+
+    def run(*arguments):
+      with tf.init_scope():
+        any_ = tf.nest.map_structure(
+          lambda t: t if t is None else tf.zeros(t.shape, t.dtype), arguments
+        )
+        text = made.experimental_get_compiler_ir(*any_)(stage='optimized_hlo')
+      programs[key if isinstance(key, str) else key[0]] = text
+      return made(*arguments)
+
+    return run
+
+  monkeypatch.setattr(executable.Executable, '_compiled', recorded)
+  with runtime.XlaContext(devices=names):
+    total([np.ones([512, 512], np.float32)] * 4)
+  # XLA's name for what it splits.
+  assert ('parallel_' in programs['round' if is_split else 'clients']) == is_split
+
+
+@tff.tensorflow.computation(tff.TensorType(np.float32, [512, 512]))
+def product_of_sines(x):
+  return tf.matmul(tf.sin(x), x)
+
+
+@tff.federated_computation(tff.FederatedType(tff.TensorType(np.float32, [512, 512]), tff.CLIENTS))
+def total(values):
+  return tff.federated_sum(tff.federated_map(product_of_sines, values))
 
 
 def test_default_block(monkeypatch):
