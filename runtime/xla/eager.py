@@ -30,6 +30,7 @@ class EagerProgram:
     self._program = prog
     self._functions: dict[Any, tf.types.experimental.GenericFunction] = {}
     self._shared: dict[int, bool] = {}
+    self._prepared: set[Any] = set()  # The forms of functions that have run.
 
   def __call__(self, parameter: Any, num_clients: int, in_threads: bool = False) -> Any:
     """Runs the program.
@@ -108,10 +109,10 @@ class EagerProgram:
     visited = (*prog.visited(stage), *sums)
     in_threads = in_threads and not is_plain and not self._shares_state(stage, visited)
     environments = [_those(server | env, used) for env in clients]
-    if in_threads:  # Which form of the function a client has does not hang on who comes first.
-      for env in environments:
-        run.get_concrete_function(env)
-    results = (_in_threads if in_threads else map)(run, environments)
+    if in_threads:
+      results = _in_threads(run, environments, self._prepared)
+    else:
+      results = map(run, environments)
     for env, (new, contributions) in zip(clients, results, strict=True):
       env |= new
       totals = [
@@ -179,15 +180,31 @@ class EagerProgram:
     return self._functions[key]
 
 
-def _in_threads(run: Callable[[Any], Any], environments: Sequence[Any]) -> Iterator[Any]:
-  """`map`, by several threads; TensorFlow releases Python's lock while it works."""
+def _in_threads(run: Any, environments: Sequence[Any], prepared: set[Any]) -> Iterator[Any]:
+  """`map`, by several threads; TensorFlow releases Python's lock while it works.
+
+  Args:
+    run: a `tf.function`.
+    environments: its arguments.
+    prepared: its forms that have run; others are added.
+  """
+  for env in environments:  # Which form a client has does not hang on who comes first.
+    run.get_concrete_function(env)
 
   def run_on_host(env):
     with tf.device('CPU:0'):  # A thread has its own.
       return run(env)
 
   with futures.ThreadPoolExecutor() as pool:
-    yield from pool.map(run_on_host, environments)
+    results = []
+    for env in environments:
+      results.append(pool.submit(run_on_host, env))
+      form = run.get_concrete_function(env)
+      if form not in prepared:  # Each thread that ran it for the first time would prepare it.
+        futures.wait(results[-1:])
+        prepared.add(form)
+    for result in results:
+      yield result.result()
 
 
 def _client_value(node: program.Node, env: Any) -> Any:

@@ -1,5 +1,7 @@
 """Clients' work on strings, which runs on the host: TFF's results, and nothing is made twice."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -114,6 +116,24 @@ def test_clients_that_share_nothing_are_worked_on_side_by_side(monkeypatch):
     looked_up(clients())
     counted_in_tables(clients())
     assert not threads
+
+
+def test_one_thread_prepares_a_function():
+  """TensorFlow prepares a function when it first runs, in each thread that runs it then."""
+  begun, early, prepared = [], [], set()
+
+  class Function:
+    def get_concrete_function(self, env):
+      return env % 2
+
+    def __call__(self, env):
+      early.append(env % 2 in begun and env % 2 not in prepared)
+      begun.append(env % 2)
+      time.sleep(0.02)
+      return -env
+
+  assert list(eager._in_threads(Function(), range(8), prepared)) == [-k for k in range(8)]
+  assert len(early) == 8 and not any(early)
 
 
 def test_nothing_is_built_in_the_second_round(monkeypatch):

@@ -24,6 +24,8 @@ Value = tf.Tensor | datasets.Held
 Handler = Callable[['Interpreter', Any, list[Any]], list[Any]]
 
 _IDENTITIES = ('Identity', 'IdentityN', 'PreventGradient', 'Snapshot', 'StopGradient')
+# What an op raises that is used in a way that is not foreseen.
+_UNFORESEEN = (AssertionError, AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
 _IGNORED = ('Assert', 'AssertV2', 'CheckNumerics', 'NoOp')  # XLA cannot fail either.
 
 
@@ -54,6 +56,8 @@ class Interpreter:
     self.list_lengths: set[int] = set()
     # What is the same in every element of a tensor list, by the list's id.
     self.list_elements: dict[int, tuple[tf.Tensor, Any]] = {}
+    # The tensors that no turn of a loop changes, by id.
+    self.unchanged: dict[int, tf.Tensor] = {}
     # How many elements a tensor list has, by the list's id.
     self.lengths: dict[int, tuple[tf.Tensor, int]] = {}
     # Shapes as tensors, of which some sizes are known: by id, which the tensor keeps.
@@ -124,12 +128,25 @@ class Interpreter:
       )
     return self._bodies[name]
 
+  def ops_called(self, name: str) -> set[str]:
+    """The types of the ops of a function and of those that it calls."""
+    found: set[str] = set()
+    pending, seen = [name], {name}
+    while pending:
+      for node in self._library[pending.pop()].node_def:
+        found.add(node.op)
+        names = [f.name for a in node.attr.values() for f in (a.func, *a.list.func)]
+        new = {n for n in (node.op, *names) if n in self._library} - seen
+        seen |= new
+        pending += new
+    return found
+
   def _node(self, node: Any, inputs: list[Any]) -> list[Any]:
     try:
       return self._outputs(node, inputs)
     except NotLowered:
       raise
-    except (AssertionError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+    except _UNFORESEEN as error:
       first = (str(error).strip().splitlines() or [type(error).__name__])[0]
       raise NotLowered(f'the op {node.op} ({node.name}): {first}') from error
 
@@ -171,9 +188,21 @@ class Interpreter:
     cond: Callable[..., tf.Tensor],
     body: Callable[..., Sequence[tf.Tensor]],
     start: Sequence[tf.Tensor],
+    *,
+    sets_variables: bool = True,
   ) -> list[tf.Tensor]:
-    """A loop over tensors through which the state is threaded."""
-    keys, before = list(self.state), dict(self.state)
+    """A loop over tensors through which the state is threaded.
+
+    Args:
+      cond: values -> whether there is another turn.
+      body: values -> values.
+      start: the values before the first turn.
+      sets_variables: whether a turn may set a variable; else those go past the loop.
+    """
+    before = dict(self.state)
+    keys = [k for k in before if sets_variables or not isinstance(k, datasets.Variable)]
+    passing_by = {k: v for k, v in before.items() if k not in keys}
+    self.unchanged |= {id(v): v for v in passing_by.values()}
     kept: list[bool] = []
 
     def enter(states):
@@ -190,6 +219,8 @@ class Interpreter:
       self.session.depth -= 1
       if any(isinstance(k, datasets.Variable) for k in self.state if k not in before):
         raise NotLowered('a variable that is initialised inside of a loop')
+      if any(self.state[k] is not v for k, v in passing_by.items()):
+        raise NotLowered('a loop that sets a variable by an op that is not known')
       new_states = [_as_shaped(self.state[k], before[k]) for k in keys]
       pairs = zip([*results, *new_states], [*values, *states], strict=True)
       kept[:] = [new is old for new, old in pairs]
@@ -224,11 +255,13 @@ class Interpreter:
     keys = list(before)
     new_keys: list[list[Hashable]] = []
     held: list[dict[int, Any]] = []
+    changed: set[Hashable] = set()
 
     def run(branch):
       def traced():
         self.state = dict(before)
         outputs = branch()
+        changed.update(k for k in keys if self.state[k] is not before[k])
         held.append({i: o for i, o in enumerate(outputs) if isinstance(o, datasets.Held)})
         new: list[Hashable] = [
           k for k in self.state if isinstance(k, datasets.Variable) and k not in before
@@ -248,7 +281,8 @@ class Interpreter:
       raise NotLowered('a variable that only one branch of a condition initialises')
     if any(h != held[0] for h in held):
       raise NotLowered('branches of a condition with different data sets or iterators')
-    self.state = {**before, **dict(zip((*keys, *new_keys[0]), states, strict=True))}
+    after = dict(zip((*keys, *new_keys[0]), states, strict=True))
+    self.state = {**before, **{k: v for k, v in after.items() if k in changed or k not in before}}
     remaining = iter(tensors)
     total = len(tensors) + len(held[0])
     return [held[0][i] if i in held[0] else next(remaining) for i in range(total)]
@@ -325,15 +359,19 @@ class Interpreter:
     self.session.assume_full = True
     values = first([tf.convert_to_tensor(v) for v in values])
     self.session.assume_full = False
-    keys = list(self.state)
+    before = dict(self.state)
+    changed: set[Hashable] = set()
 
     def rest(values, states):
-      self.state = {**self.state, **dict(zip(keys, states, strict=True))}
+      given = dict(zip(before, states, strict=True))
+      self.state = dict(given)
       results = second(list(values))
-      return results, [self.state[k] for k in keys]
+      changed.update(k for k in given if self.state[k] is not given[k])
+      return results, [self.state[k] for k in given]
 
-    results, states = lanes.lane_by_lane(rest, list(values), [self.state[k] for k in keys])
-    self.state = {**self.state, **dict(zip(keys, states, strict=True))}
+    results, states = lanes.lane_by_lane(rest, list(values), list(before.values()))
+    after = dict(zip(before, states, strict=True))
+    self.state = {**before, **{k: v for k, v in after.items() if k in changed}}
     return list(results)
 
 
@@ -423,7 +461,9 @@ def _while(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   cond, body = (node.attr[name].func.name for name in ('cond', 'body'))
   if any(isinstance(v, datasets.PendingList) for v in inputs):
     inputs = _with_lists(interpreter, _most_turns(interpreter, cond, body, inputs), inputs)
-  held = {i: v for i, v in enumerate(inputs) if isinstance(v, datasets.Held)}
+  passed = _passed_on(interpreter, body)
+  held = {i: v for i, v in enumerate(inputs) if isinstance(v, datasets.Held) or i in passed}
+  interpreter.unchanged |= {id(v): v for v in held.values() if tf.is_tensor(v)}
   start = [v for i, v in enumerate(inputs) if i not in held]
 
   def full(values):
@@ -449,9 +489,11 @@ def _while(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
   iterators = interpreter.partial_iterators()
   if not iterators or interpreter.scope.lanes == 1:
-    results = interpreter.while_loop(run_cond, run_body, start)
-    for result, element, length in zip(results, after, lengths, strict=True):
-      interpreter.set_element(result, element)
+    sets_variables = any(map(_sets_variable, interpreter.ops_called(body)))
+    results = interpreter.while_loop(run_cond, run_body, start, sets_variables=sets_variables)
+    for result, before, element, length in zip(results, start, after, lengths, strict=True):
+      if before.op.type == 'EmptyTensorList' or interpreter.element_of(before) is element:
+        interpreter.set_element(result, element)
       interpreter.set_length(result, length)
     return full(results)
 
@@ -475,6 +517,22 @@ def _while(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
       first, lambda values: interpreter.while_loop(run_cond, run_body, values), start
     )
   )
+
+
+def _sets_variable(op: str) -> bool:
+  return op.startswith(('Assign', 'ResourceApply', 'ResourceScatter')) or op == 'RngReadAndSkip'
+
+
+def _passed_on(interpreter: Interpreter, body: str) -> set[int]:
+  """The arguments that a loop's body passes on as they are."""
+  nodes, arguments, results, _ = interpreter.body(body)
+  by_name = {node.name: node for node in nodes}
+
+  def source(name):
+    node = by_name[_node_name(name)]
+    return source(node.input[0]) if node.op == 'Identity' else node.name
+
+  return {i for i, name in enumerate(results) if source(name) == arguments[i]}
 
 
 def _most_turns(interpreter: Interpreter, cond: str, body: str, start: Sequence[Any]) -> int:

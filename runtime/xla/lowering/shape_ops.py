@@ -56,20 +56,27 @@ def _push_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (result,) = interp.op(node, inputs)
   value = inputs[1]
   constant, sizes = tf.get_static_value(value), interp.known_sizes.get(id(value))
+  if inputs[0].op.type == 'TensorListPushBack':
+    return [result]  # Its elements are not all this one.
   if constant is not None:
     interp.set_element(result, ('constant', constant))
+  elif id(value) in interp.unchanged:
+    interp.set_element(result, ('tensor', value))
   elif sizes is not None:
     interp.set_element(result, ('sizes', sizes[1]))
   return [result]
 
 
 def _pop_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  """What was pushed: a constant, or a shape of known sizes, is one again."""
+  """What was pushed: a constant, a loop's argument, or a shape of known sizes, is one again."""
   rest, value = interp.op(node, inputs)
   element = interp.element_of(inputs[0])
   interp.set_element(rest, element)
   if element is not None and element[0] == 'constant':
     value = tf.constant(element[1], value.dtype)
+  elif element is not None and element[0] == 'tensor':
+    # The list of a loop's weights is then used by nothing, and XLA makes none.
+    value = element[1]
   elif element is not None:
     interp.known_sizes[id(value)] = (value, element[1])
   return [rest, value]
