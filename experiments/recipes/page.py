@@ -22,10 +22,10 @@ _CLAIMS = "What these runs show is judged among the papers' claims: `make claims
 _DEFAULT_FIGURES = (
   'figure',
   'groups_along',
+  'personalization',
   'lambda',
   'privacy_utility',
   'groups',
-  'personalization',
   'learning_curves',
 )
 

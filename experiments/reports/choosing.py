@@ -11,7 +11,8 @@ from experiments.sweeps import grid as sweep_grid
 from experiments.sweeps import table as sweep_table
 
 # Settings that say what is to be learnt from, and not how.
-_PROBLEM = ('dataset', 'dataset_option', 'test_fraction')
+_OPTIONS = 'dataset_option'
+_PROBLEM = ('dataset', _OPTIONS, 'test_fraction')
 
 
 def pooled(data: ReportData) -> pd.DataFrame:
@@ -22,12 +23,22 @@ def pooled(data: ReportData) -> pd.DataFrame:
   """
   last = data.last
   last = last[(last['metric'] == data.main_metric) & (last['group'] == EVERYONE)]
+  return last.assign(problem=problems(data, last))
+
+
+def problems(data: ReportData, rows: pd.DataFrame) -> list[str]:
+  """What each row's run learns from, in words, as far as the runs differ in it."""
   names = [name for name in _PROBLEM if name in data.setting_names]
-  words = [
-    ', '.join(f'{symbol(name)} {text(value)}' for name, value in zip(names, row, strict=True))
-    for row in last[names].to_numpy()
-  ]
-  return last.assign(problem=words)
+  words = {name: [f'{symbol(name)} {text(value)}' for value in rows[name]] for name in names}
+  if _OPTIONS in words:  # Of several options those count in which the runs differ.
+    options = [text(value).split() for value in rows[_OPTIONS]]
+    same = set.intersection(*map(set, options)) if options else set()
+    words[_OPTIONS] = [' '.join(o for o in own if o not in same) for own in options]
+  said: list[list[str]] = [[] for _ in range(len(rows))]
+  for column in words.values():
+    for own, word in zip(said, column, strict=True):
+      own += [word] if word else []
+  return [', '.join(own) for own in said]
 
 
 def best_settings(

@@ -103,11 +103,12 @@ def groups_along(data: ReportData) -> Drawing | None:
     for row in last[others].to_numpy()
   ]
   frame = data.over_seeds(last.assign(panel=words), 'panel', 'group', 'metric', along)
+  several = frame['metric'].nunique() > 1
+  models = '; dashed the global model, solid their own' if several else ''
   return Drawing(
     name='groups_along',
     title=f'Groups of clients along {symbol(along)}',
-    caption='Mean over the clients of a group; dashed the global model, solid their own. '
-    f'{data.bands}'.rstrip(),
+    caption=f'Mean over the clients of a group{models}. {data.bands}'.rstrip(),
     data=frame.rename(columns={along: 'strength'}).assign(along=along),
     draw=draw_groups_along,
   )
@@ -121,7 +122,8 @@ def draw_groups_along(frame: pd.DataFrame) -> figure.Figure:
       setting `along`.
   """
   metric, along = layout.metric_of(frame), symbol(frame['along'].iloc[0])
-  wanted = _models(metric)
+  present = set(frame['metric'])
+  wanted = {name: model for name, model in _models(metric).items() if name in present}
   parts = [
     part
     for title, own in list(frame.groupby('panel', sort=False))[:_MOST_ALONG]
@@ -140,7 +142,9 @@ def draw_groups_along(frame: pd.DataFrame) -> figure.Figure:
           colour=style.colour, marker=house.MARKERS[place + len(every) * index],
           dash=_SOLID if model == 'own model' else _DASHED,
         )  # fmt: skip
-        label = f'{str(group).replace("_", " ")},\n{model}'
+        label = str(group).replace('_', ' ')
+        if len(wanted) > 1:  # without personalisation there is one model, nobody's own
+          label += f',\n{model}'
         layout.curve(axes, own, 'strength', style, label, of=len(every) * len(wanted))
     layout.scale_strengths(axes, here['strength'])
     axes.set_title(textwrap.fill(title, 56), loc='left')

@@ -13,7 +13,7 @@ from matplotlib import figure
 import drawing as house
 from experiments.config.experiment import settings
 from experiments.folder.metrics import EVERYONE
-from experiments.reports import layout
+from experiments.reports import choosing, layout
 from experiments.reports.data import ReportData
 from experiments.reports.layout import Drawing
 from experiments.sweeps import table as sweep_table
@@ -29,7 +29,7 @@ _CHOSEN = (
 
 
 def curves(data: ReportData) -> Drawing | None:
-  """The metric against rounds, a panel for each noise multiplier, a line for each alpha."""
+  """The metric against rounds, a panel for each problem and noise, a line for each alpha."""
   metric = _metric(data)
   frame = _best(data, metric)
   if frame is None or frame['round'].nunique() < 2:
@@ -44,23 +44,28 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
   """Draws the curves over the rounds.
 
   Args:
-    frame: alpha, noise, round, value, epsilon, metric.
+    frame: alpha, noise, round, value, epsilon, metric, and the problem if there are several.
   """
   metric = frame['metric'].iloc[0]
-  noises = sorted(frame.loc[frame['alpha'] > 0, 'noise'].unique())
-  if len(noises) > _MOST_PANELS:
-    places = np.linspace(0, len(noises) - 1, _MOST_PANELS).round().astype(int)
-    noises = [noises[place] for place in places]
-  columns = 2 if len(noises) == 4 else min(len(noises), 3)
-  size, margin = ((6.4, 4.0), 0.0) if len(noises) == 1 else ((2.8, 3.0), 1.6)
+  if 'problem' not in frame:
+    frame = frame.assign(problem='')
+  frame = frame.assign(problem=frame['problem'].fillna(''))
+  shared = frame[frame['alpha'] > 0]
+  parts = sorted(set(zip(shared['problem'], shared['noise'], strict=True)))
+  if len(parts) > _MOST_PANELS:
+    places = np.linspace(0, len(parts) - 1, _MOST_PANELS).round().astype(int)
+    parts = [parts[place] for place in places]
+  columns = 2 if len(parts) == 4 else min(len(parts), 3)
+  size, margin = ((6.4, 4.0), 0.0) if len(parts) == 1 else ((2.8, 3.0), 1.6)
   drawing, panels = layout.panels(
-    len(noises), columns=columns, each=size, margin=margin, share_x=False
+    len(parts), columns=columns, each=size, margin=margin, share_x=False
   )
   styles = _styles(frame['alpha'])
   handles = {}
-  for axes, noise in zip(panels, noises, strict=True):
+  for axes, (problem, noise) in zip(panels, parts, strict=True):
     # Local learning is the same under any noise.
     here = frame[(frame['noise'] == noise) | (frame['alpha'] == 0)]
+    here = here[here['problem'] == problem]
     for alpha in sorted(here['alpha'].unique()):
       own, words = here[here['alpha'] == alpha], _alpha(alpha)
       (handles[words],) = axes.plot(
@@ -68,17 +73,20 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
         markevery=max(1, len(own) // 6),
       )  # fmt: skip
     spent = here[here['alpha'] > 0].groupby('round')['epsilon'].max()
-    words = f'noise multiplier {noise:g}'
-    if len(spent) and math.isfinite(spent.iloc[-1]):
-      words += f'\n{layout.epsilon_of(frame)} {rounded_up(spent.iloc[-1])} at the end'
-    axes.set_title(words, fontsize=9)
+    has_end = len(spent) and math.isfinite(spent.iloc[-1])
+    words = [problem] if problem else []
+    if noise or not has_end:  # else it is calibrated to a budget
+      words.append(f'noise multiplier {noise:g}')
+    if has_end:
+      words.append(f'{layout.epsilon_of(frame)} {rounded_up(spent.iloc[-1])} at the end')
+    axes.set_title('\n'.join(words), fontsize=9)
     axes.set_xlabel('communication rounds')
     house.mark_rounds(axes, here['round'])
   for axes in panels[::columns]:
     axes.set_ylabel(_words(metric))
   for axes in panels:
     _scale(axes, metric, frame)
-  if len(noises) == 1:
+  if len(parts) == 1:
     house.label_ends(panels[0])
   else:
     drawing.legend(handles.values(), handles.keys(), loc='outside right upper', fontsize=8)
@@ -99,7 +107,7 @@ def front(data: ReportData) -> Drawing | None:
   """The metric after the last round against epsilon: local, global, and the best of all."""
   metric = _metric(data)
   frame = _best(data, metric)
-  if frame is None:
+  if frame is None or frame['problem'].nunique() > 1:  # no front chooses the easier one
     return None
   rounds = frame['round']
   if _private(frame[rounds == rounds.max()])['epsilon'].nunique() < 2:
@@ -177,7 +185,7 @@ def _metric(data: ReportData) -> str:
 
 
 def _best(data: ReportData, metric: str) -> pd.DataFrame | None:
-  """The best value of each alpha, noise and round: alpha, noise, round, value, epsilon.
+  """The best value of each: problem, alpha, noise, round; with value and epsilon.
 
   None if the runs do not differ in alpha.
   """
@@ -195,11 +203,13 @@ def _best(data: ReportData, metric: str) -> pd.DataFrame | None:
   alpha = dict(zip(data.labels, values, strict=True))
   scores['alpha'] = [alpha[name] for name in scores['setting']]
   scores['noise'] = [of_setting[name].noise_multiplier or 0.0 for name in scores['setting']]
+  problem = dict(zip(data.last['setting'], choosing.problems(data, data.last), strict=True))
+  scores['problem'] = scores['setting'].map(problem)
   # A step size that is too large diverges.
   scores = scores[np.isfinite(scores['mean']) & scores['alpha'].notna()]
-  grouped = scores.groupby(['alpha', 'noise', 'round'])['mean']
+  grouped = scores.groupby(['problem', 'alpha', 'noise', 'round'])['mean']
   chosen = grouped.idxmax() if sweep_table.is_better_high(metric) else grouped.idxmin()
-  columns = ['alpha', 'noise', 'round', 'mean', 'std', 'seeds', 'epsilon', 'setting']
+  columns = ['problem', 'alpha', 'noise', 'round', 'mean', 'std', 'seeds', 'epsilon', 'setting']
   return scores.loc[chosen, columns].rename(columns={'mean': 'value'}).reset_index(drop=True)
 
 

@@ -1,5 +1,6 @@
 """What all runs of a sweep or recipe would spend together, if all of them were released."""
 
+import collections
 import dataclasses
 import json
 import pathlib
@@ -42,7 +43,11 @@ def together(runs: Sequence[pathlib.Path]) -> list[str]:
       plan = plans.build_plan(config, dataset)
       claim = spending.claim_of(config, dataset, plan, record['rounds'], run=str(folder))
       claims.setdefault((*claim.data, claim.unit, claim.relation), []).append(claim)
-  told = [_in_words(same) for same in claims.values() if len(same) > 1]
+  same_words = collections.Counter(_in_words(same) for same in claims.values() if len(same) > 1)
+  told = [
+    sentence if count == 1 else f'For each of {count} sets of data by itself: {sentence}'
+    for sentence, count in same_words.items()
+  ]
   if num_hypothetical:
     told.append(
       f'With the noise of a hypothetical deployment, for nobody here: {num_hypothetical}.'

@@ -489,7 +489,9 @@ def test_without_the_lock_a_verdict_is_lost(monkeypatch, tmp_path):
   """The negative control: what the test above does not see by luck."""
 
   def write(path, content):  # temporary names are a process's, and these are threads of one
-    path.write_bytes(content)
+    temporary = path.with_name(f'{path.name}.{threading.get_ident()}')
+    temporary.write_bytes(content)
+    temporary.replace(path)
 
   monkeypatch.setattr(files, 'locked', lambda path: contextlib.nullcontext())
   monkeypatch.setattr(files, 'write_atomically', write)

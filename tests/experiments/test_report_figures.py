@@ -25,7 +25,7 @@ from experiments.recipes import pictures, recipes
 from experiments.reports import clients as report_clients
 from experiments.reports import data as report_data
 from experiments.reports import figures as report_figures
-from experiments.reports import html, layout, mechanisms, personalization, sections
+from experiments.reports import groups, html, layout, mechanisms, personalization, sections
 from tests.drawing import overlaps
 from tests.experiments.test_report import PRIVATE, make_run
 
@@ -176,6 +176,17 @@ def test_panels_of_groups_name_what_differs_between_them(tmp_path):
   assert [t for t in titles if t] == [
     f'lambda of private {x}, lambda of opted-out {x}' for x in ('0.005', '0.05')
   ]
+
+
+def test_one_model_without_personalisation_is_nobodys_own(tmp_path):
+  _groups(tmp_path)
+  drawn = {d.name: d for d in report_figures.draw_all(report_data.read([tmp_path]))}
+  frame = drawn['groups_along'].data
+  for metrics, of in ((2, 'own model'), (1, '')):
+    here = frame[frame['metric'].isin(sorted(set(frame['metric']))[:metrics])]
+    [axes, *_] = groups.draw_groups_along(here).axes
+    names = {line.get_label() for line in axes.get_lines()}
+    assert any(of in name for name in names) if of else not any('model' in n for n in names)
 
 
 def test_a_curves_name_is_left_whole_where_there_is_no_title():

@@ -1,5 +1,6 @@
 """The figures of how much to personalise, on made-up runs."""
 
+import itertools
 import json
 import math
 
@@ -13,11 +14,11 @@ from experiments.reports import personalization as report_personalization
 from experiments.reports import report
 
 
-def make_run(folder, *, alpha, noise, rate, curve, metric='excess_risk'):
+def make_run(folder, *, alpha, noise, rate, curve, metric='excess_risk', **settings):
   """A run's folder with a curve of rounds 0, 10, 20."""
   config = ExperimentConfig(
     method='ppsgd', dataset='ppsgd_synthetic', privacy='client', delta=1e-3, rounds=20,
-    personalization_alpha=alpha, noise_multiplier=noise, client_learning_rate=rate,
+    personalization_alpha=alpha, noise_multiplier=noise, client_learning_rate=rate, **settings,
   )  # fmt: skip
   folder.mkdir(parents=True)
   (folder / 'config.json').write_text(json.dumps({'config': config.to_json()}))
@@ -65,6 +66,35 @@ def test_every_round_has_its_own_best_step_size(folder):
   ]
   # Local learning is in every panel.
   assert [len(axes.lines) for axes in panels] == [3, 3]
+
+
+def test_noise_that_a_budget_calibrates_is_not_called_none(folder):
+  frame = report_personalization.curves(report_data.read([folder])).data
+  [axes] = report_personalization.draw_curves(
+    frame[frame['noise'] == 1].assign(noise=0.0)
+  ).axes  # fmt: skip
+  assert axes.get_title() == 'epsilon 20 at the end'
+  without = frame[frame['noise'] == 1].assign(noise=0.0, epsilon=math.inf)
+  [axes] = report_personalization.draw_curves(without).axes
+  assert axes.get_title() == 'noise multiplier 0'
+
+
+def test_problems_have_panels_of_their_own_and_no_front(tmp_path):
+  for i, (deviation, alpha) in enumerate(itertools.product((0, 1), (0.0, 1.0, math.inf))):
+    make_run(
+      tmp_path / 'runs' / str(i), alpha=alpha, noise=1.0, rate=0.1, curve=(9, 5, 3 + deviation),
+      dataset_option=('num_clients=9', f'local_deviation={deviation}'),
+    )  # fmt: skip
+  data = report_data.read([tmp_path])
+  drawn = report_personalization.curves(data)
+  titles = [axes.get_title(loc='left') for axes in drawn.drawing.axes]
+  assert titles == [
+    f'local_deviation={deviation}\nnoise multiplier 1\nepsilon 20 at the end'
+    for deviation in (0, 1)
+  ]
+  last = drawn.data[drawn.data['round'] == 20].groupby('problem')['value'].agg(set).to_dict()
+  assert last == {'local_deviation=0': {3.0}, 'local_deviation=1': {4.0}}
+  assert report_personalization.front(data) is None
 
 
 def test_the_front_takes_the_best_of_what_costs_no_more(folder):

@@ -400,6 +400,22 @@ def test_what_all_runs_spend_is_told_by_relation(tmp_path):
   assert nobody == 'With the noise of a hypothetical deployment, for nobody here: 1.'
 
 
+def test_data_of_their_own_that_spend_the_same_are_told_once(tmp_path):
+  """Another seed draws other synthetic data: what one run spends is nothing to the other's."""
+  folders = []
+  for seed in (0, 0, 1, 1):
+    config = ExperimentConfig(
+      dataset='ppsgd_synthetic', dataset_option=('num_clients=20',), privacy='client', delta=1e-3,
+      noise_multiplier=4.0, clients_per_round=10, rounds=2, seed=seed,
+    )  # fmt: skip
+    folders.append(tmp_path / str(len(folders)))
+    folders[-1].mkdir()
+    files.write_json(folders[-1] / 'config.json', {'config': config.to_json()})
+    files.write_json(folders[-1] / 'privacy.json', {'private': True, 'rounds': 2})
+  [one] = spent.together(folders[:2])
+  assert spent.together(folders) == [f'For each of 2 sets of data by itself: {one}']
+
+
 def test_a_page_lists_the_metrics_that_a_recipe_names():
   rows = [
     dict(setting=f'clip={clip}', group=group, metric=metric, value=value + seed)
