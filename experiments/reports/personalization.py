@@ -74,12 +74,12 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
       )  # fmt: skip
     spent = here[here['alpha'] > 0].groupby('round')['epsilon'].max()
     has_end = len(spent) and math.isfinite(spent.iloc[-1])
-    words = [problem] if problem else []
+    title = [problem] if problem else []
     if noise or not has_end:  # else it is calibrated to a budget
-      words.append(f'noise multiplier {noise:g}')
+      title.append(f'noise multiplier {noise:g}')
     if has_end:
-      words.append(f'{layout.epsilon_of(frame)} {rounded_up(spent.iloc[-1])} at the end')
-    axes.set_title('\n'.join(words), fontsize=9)
+      title.append(f'{layout.epsilon_of(frame)} {rounded_up(spent.iloc[-1])} at the end')
+    axes.set_title('\n'.join(title), fontsize=9)
     axes.set_xlabel('communication rounds')
     house.mark_rounds(axes, here['round'])
   for axes in panels[::columns]:
