@@ -41,7 +41,7 @@ def from_keras(
     ValueError: a layer with state (batch normalisation: its averages are no parameters and mix
       examples, which no per-example guarantee allows), with randomness other than dropout, with
       a loss of its own, or with weights out of reach; a subclassed model; several inputs or
-      outputs; an output activation; an unknown task.
+      outputs; an output activation; an unknown task; when it is called, examples of another shape.
   """
   if task_kind not in model_lib.OBJECTIVES:
     allowed = ', '.join(model_lib.OBJECTIVES)
@@ -58,6 +58,11 @@ def from_keras(
   decode = decoder(task_kind, x_scale, x_offset)
 
   def call(params, x, dropout):
+    if not x.shape[1:].is_compatible_with(copy.input_shape[1:]):
+      raise ValueError(
+        f'Keras model {copy.name}: it takes examples of shape {copy.input_shape[1:]}, and the data '
+        f'have {tuple(x.shape[1:])}.'
+      )
     values = [(w, params[name]) for w, name in zip(weights, names, strict=True)]
     with _call_in_progress(copy, values + frozen, dropout):
       return copy(decode(x), training=False)

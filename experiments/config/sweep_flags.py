@@ -38,7 +38,13 @@ def define(flag_values: flags.FlagValues = flags.FLAGS) -> None:
 
 
 def is_wanted(flag_values: flags.FlagValues) -> bool:
-  """Whether the flags ask for a sweep."""
+  """Whether the flags ask for a sweep.
+
+  Raises:
+    ValueError: --seeds without any.
+  """
+  if flag_values['seeds'].present and not flag_values['seeds'].value:
+    raise ValueError('--seeds= must be one or more different numbers.')
   return bool(flag_values['sweep'].value or flag_values['seeds'].value)
 
 

@@ -184,3 +184,10 @@ class _Subclassed(tf.keras.Model):
 def test_what_has_no_such_form_is_refused(twin, task, message):
   with pytest.raises(ValueError, match=message):
     from_keras(twin(), task_kind=task)
+
+
+def test_examples_of_another_shape_are_refused_in_one_line():
+  model = from_keras(_sequential(L.Dense(3), shape=(6,)), task_kind='classification')
+  message = r'it takes examples of shape \(6,\), and the data have \(2, 3\)\.$'
+  with pytest.raises(ValueError, match=message):
+    model.predict(model.init(0), tf.zeros([4, 2, 3]))

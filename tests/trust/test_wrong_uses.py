@@ -119,6 +119,7 @@ AT_ONCE = [
   (['--sweep=lambda=1,2'], 'lambda is no setting'),
   (['--sweep=client_learning_rate=0.1,fast'], "--client_learning_rate='fast'"),
   (['--seeds=one'], '--seeds=one'),
+  (['--seeds='], '--seeds= must be one or more'),
   (['--seeds=3-1'], '--seeds=3-1: the first must not be above the last'),
   # Typing errors in values.
   (['--dataset=scool'], 'did you mean school?'),
