@@ -478,7 +478,7 @@ def _rows(claim: Claim, stored: Mapping[str, Verdict]) -> list[str]:
 def main(argv: Sequence[str]) -> int:
   """The command line; 0, or 2 for an error."""
   parser = argparse.ArgumentParser(prog='./fl claims', description='Every claim and its verdict.')
-  parser.add_argument('--run', default='', help="ids, recipes, 'theory' or 'counts', by commas")
+  parser.add_argument('--run', default=None, help="ids, recipes, 'theory' or 'counts', by commas")
   parser.add_argument('--data_dir', default=None, help='where data files are looked for')
   parser.add_argument('--output_dir', default=str(reproduce.RESULTS), help='results of the recipes')
   parser.add_argument('--workers', type=int, default=1, help='processes that share the runs')
@@ -486,6 +486,8 @@ def main(argv: Sequence[str]) -> int:
   try:
     if own.workers < 1:
       raise ValueError(f'--workers={own.workers} must be at least 1.')
+    if own.run == '':
+      raise ValueError("--run= names nothing; give ids of claims, recipes, 'theory' or 'counts'.")
     if own.run:
       run(
         own.run.split(','), data_dir=own.data_dir, output=pathlib.Path(own.output_dir),

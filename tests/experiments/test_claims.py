@@ -440,6 +440,8 @@ def test_the_command_prints_the_page_and_refuses_what_it_does_not_know(capsys):
   assert capsys.readouterr().out == claims.PAGE.read_text()
   assert claims.main(['claims', '--run=nothing-of-this-name']) == 2
   assert '--run=nothing-of-this-name is no claim' in capsys.readouterr().err
+  assert claims.main(['claims', '--run=']) == 2
+  assert '--run= names nothing; give ids of claims' in capsys.readouterr().err
 
 
 def _judge_at_once(monkeypatch, tmp_path, *, seconds):
