@@ -58,7 +58,7 @@ def from_keras(
   decode = decoder(task_kind, x_scale, x_offset)
 
   def call(params, x, dropout):
-    if not x.shape[1:].is_compatible_with(copy.input_shape[1:]):
+    if not tf.TensorShape(x.shape)[1:].is_compatible_with(copy.input_shape[1:]):
       raise ValueError(
         f'Keras model {copy.name}: it takes examples of shape {copy.input_shape[1:]}, and the data '
         f'have {tuple(x.shape[1:])}.'
