@@ -60,6 +60,39 @@ def _reads_in_a_branch(weights):
   return body
 
 
+def _holds_a_loop(weights):
+  """What is the same in all turns of a loop inside, and another in each turn of this one."""
+
+  def body(turn, state):
+    scale = tf.sin(state)
+    start = tf.linalg.matvec(weights.read_value(), state)
+    inner = lambda i, value: (i + 1, value * scale + 0.1)  # noqa: E731
+    value = tf.while_loop(
+      lambda i, _: i < 3, inner, (tf.constant(0), start), maximum_iterations=3
+    )[1]  # fmt: skip
+    return turn + 1, tf.tanh(value * scale + 2.0 * scale)
+
+  return body
+
+
+def _sets_around_a_loop(weights):
+  """The same weights in all turns of a loop inside, and others in each turn of this one."""
+
+  def body(turn, state):
+    def inner(i, value):
+      return i + 1, tf.tanh(tf.linalg.matvec(weights.read_value(), value))
+
+    state = tf.while_loop(
+      lambda i, _: i < 3, inner, (tf.constant(0), state), maximum_iterations=3
+    )[1]  # fmt: skip
+    with tf.control_dependencies([state]):
+      done = weights.assign(0.9 * weights)
+    with tf.control_dependencies([done]):
+      return turn + 1, tf.linalg.matvec(weights.read_value(), state)
+
+  return body
+
+
 def _trained(make_body):
   @tff.tensorflow.computation(ROWS)
   def train(rows):
@@ -95,8 +128,9 @@ def _clients():
 
 @pytest.mark.parametrize(
   ('make_body', 'is_compiled'),
-  [(_reads, True), (_sets, True), (_sets_sometimes, True), (_reads_in_a_branch, False)],
-)
+  [(_reads, True), (_sets, True), (_sets_sometimes, True), (_reads_in_a_branch, False), (_holds_a_loop, True),
+   (_sets_around_a_loop, True)],
+)  # fmt: skip
 def test_the_same_as_interpreted(make_body, is_compiled):
   train = _trained(make_body)
   with runtime.XlaContext(compiled=False):

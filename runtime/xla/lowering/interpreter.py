@@ -9,7 +9,7 @@ Long because `Interpreter` is.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -56,7 +56,7 @@ class Interpreter:
     self.list_lengths: set[int] = set()
     # What is the same in every element of a tensor list, by the list's id.
     self.list_elements: dict[int, tuple[tf.Tensor, Any]] = {}
-    # The tensors that no turn of a loop changes, by id.
+    # The tensors that no turn of the loops around changes, by id.
     self.unchanged: dict[int, tf.Tensor] = {}
     # How many elements a tensor list has, by the list's id.
     self.lengths: dict[int, tuple[tf.Tensor, int]] = {}
@@ -183,6 +183,16 @@ class Interpreter:
     )
     return list(operation.outputs)
 
+  @contextlib.contextmanager
+  def unchanged_inside(self, tensors: Iterable[tf.Tensor]) -> Iterator[None]:
+    """While a loop is built that changes none of these; one around it may change them."""
+    before = self.unchanged
+    self.unchanged = {**before, **{id(v): v for v in tensors}}
+    try:
+      yield
+    finally:
+      self.unchanged = before
+
   def while_loop(
     self,
     cond: Callable[..., tf.Tensor],
@@ -202,7 +212,6 @@ class Interpreter:
     before = dict(self.state)
     keys = [k for k in before if sets_variables or not isinstance(k, datasets.Variable)]
     passing_by = {k: v for k, v in before.items() if k not in keys}
-    self.unchanged |= {id(v): v for v in passing_by.values()}
     kept: list[bool] = []
 
     def enter(states):
@@ -228,7 +237,8 @@ class Interpreter:
 
     values = [tf.convert_to_tensor(v) for v in start]
     begin = [*values, *(before[k] for k in keys)]
-    results, states = tf.while_loop(threaded_cond, threaded_body, (values, begin[len(values) :]))
+    with self.unchanged_inside(passing_by.values()):
+      results, states = tf.while_loop(threaded_cond, threaded_body, (values, begin[len(values) :]))
     # What no turn changes goes past the loop, not through it: constants stay known, and XLA
     # fails to carry one through several loops in a row.
     pairs = zip([*results, *states], begin, kept, strict=True)
@@ -463,7 +473,14 @@ def _while(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     inputs = _with_lists(interpreter, _most_turns(interpreter, cond, body, inputs), inputs)
   passed = _passed_on(interpreter, body)
   held = {i: v for i, v in enumerate(inputs) if isinstance(v, datasets.Held) or i in passed}
-  interpreter.unchanged |= {id(v): v for v in held.values() if tf.is_tensor(v)}
+  with interpreter.unchanged_inside(v for v in held.values() if tf.is_tensor(v)):
+    return _turns(interpreter, cond, body, inputs, held)
+
+
+def _turns(
+  interpreter: Interpreter, cond: str, body: str, inputs: list[Any], held: Mapping[int, Any]
+) -> list[Any]:
+  """A loop's results; what it holds goes past it."""
   start = [v for i, v in enumerate(inputs) if i not in held]
 
   def full(values):
