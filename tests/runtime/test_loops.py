@@ -128,9 +128,15 @@ def _clients():
 
 @pytest.mark.parametrize(
   ('make_body', 'is_compiled'),
-  [(_reads, True), (_sets, True), (_sets_sometimes, True), (_reads_in_a_branch, False), (_holds_a_loop, True),
-   (_sets_around_a_loop, True)],
-)  # fmt: skip
+  [
+    (_reads, True),
+    (_sets, True),
+    (_sets_sometimes, True),
+    (_reads_in_a_branch, False),
+    (_holds_a_loop, True),
+    (_sets_around_a_loop, True),
+  ],
+)
 def test_the_same_as_interpreted(make_body, is_compiled):
   train = _trained(make_body)
   with runtime.XlaContext(compiled=False):
