@@ -232,6 +232,7 @@ def test_what_may_differ_on_a_stand_in_is_said_and_counts_all_the_same():
   assert (len(may), len({claim.id for claim, _ in may})) == (53, 38)
   for claim, judge in may:
     assert judge.recipe and judge.data not in ('noniid_mnist', 'skewed_noniid_mnist'), claim.id
+    assert judge.data.lower() not in {name.lower() for name in claim.data}, claim.id  # the paper's
   claim, judge = may[0]
   verdict = claims.Verdict(verdict=claims.NOT_MET, text='1 of 9', seeds=3)
   stored = {claim.id: {judge.data: verdict}}
