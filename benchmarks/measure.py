@@ -315,8 +315,11 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
 
 def main() -> None:
   """Measures the case that the command line names."""
+  name = sys.argv[1]
+  if not name.endswith('_native'):
+    runtime.prepare(_devices())
   try:
-    result = CASES[sys.argv[1]]()
+    result = CASES[name]()
   except peers.NotInstalledError as error:
     sys.exit(str(error))
   result['peak_megabytes'] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -6,7 +6,9 @@ FLAIR are smaller, so that a round takes seconds on a CPU. Only sizes matter for
 
 import collections
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -177,12 +179,17 @@ def _products_of(op: Any) -> float:
 
 
 def plain_product(size: int = 2048) -> Callable[[], float]:
-  """A function that gives the operations of a matrix product, after having computed it."""
+  """A function that gives the operations of matrix products, after having computed them.
+
+  One on each core, as clients are spread over them: TensorFlow may have one thread for a product.
+  """
   rng = np.random.default_rng(0)
   a, b = (tf.constant(rng.normal(size=(size, size)).astype(np.float32)) for _ in range(2))
+  cores = len(os.sched_getaffinity(0))
+  threads = futures.ThreadPoolExecutor(cores)
 
   def multiply() -> float:
-    tf.matmul(a, b).numpy()
-    return 2.0 * size**3
+    list(threads.map(lambda _: tf.matmul(a, b).numpy(), range(cores)))
+    return 2.0 * size**3 * cores
 
   return multiply

@@ -19,6 +19,8 @@ from tff_models import model as model_lib
 # Largest (rows of a silo) x (parameters) for which a Poisson batch is the whole
 # silo with a mask: below it the wasted arithmetic costs less than a gather.
 _MASK_WHOLE_SILO_LIMIT = 2**18
+_CACHED_GRADIENTS = 2**19  # numbers of the gradients that are worked on at once
+_FEWEST_ROWS = 16
 _SMALLEST_FLOAT = 2.0**-126  # float32's smallest normal number; smaller ones count as zero
 
 
@@ -369,11 +371,16 @@ def clipped_gradient_sum(
 
 
 def _chunk_size(capacity: int, expected_batch_size: int, num_parameters: int) -> int:
-  """Rows per gradient evaluation; four deviations above the mean rarely need two."""
-  chunk = math.ceil(expected_batch_size + 4.0 * math.sqrt(expected_batch_size))
-  if capacity * num_parameters <= _MASK_WHOLE_SILO_LIMIT or chunk >= capacity:
+  """Rows per gradient evaluation.
+
+  Of a small model four deviations above the mean, which rarely need a second one. Of a large one
+  few, whose gradients stay in the cache; then little of the last chunk is padding, too.
+  """
+  if capacity * num_parameters <= _MASK_WHOLE_SILO_LIMIT:
     return capacity
-  return chunk
+  most = math.ceil(expected_batch_size + 4.0 * math.sqrt(expected_batch_size))
+  few = max(_FEWEST_ROWS, _CACHED_GRADIENTS // num_parameters)
+  return min(capacity, most, few)
 
 
 def _no_statistics():

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
   from runtime.stored_states import StoredStates as StoredStates
   from runtime.xla.context import AsyncXlaContext as AsyncXlaContext
   from runtime.xla.context import XlaContext as XlaContext
+  from runtime.xla.devices import prepare as prepare
   from runtime.xla.runtime import XlaRuntime as XlaRuntime
 
 # TFF takes seconds to import: names are loaded when they are first used.
@@ -68,6 +69,7 @@ _MODULES = {
   'UnsupportedComputationError': 'runtime.interface',
   'XlaContext': 'runtime.xla.context',
   'XlaRuntime': 'runtime.xla.runtime',
+  'prepare': 'runtime.xla.devices',
 }
 
 NAMES = ('xla', 'native')
@@ -170,7 +172,7 @@ def create_hosts(
   return created
 
 
-def install(*, devices: str | None = None, clients_per_block: int | None = None) -> 'XlaContext':
+def install(*, devices: str = 'auto', clients_per_block: int | None = None) -> 'XlaContext':
   """Your program, compiled: one line at the top of any TFF program.
 
       runtime.install()
@@ -180,7 +182,7 @@ def install(*, devices: str | None = None, clients_per_block: int | None = None)
   is not and why.
 
   Args:
-    devices: as for `create`; by default a GPU if there is one, and else the CPU.
+    devices: as for `create`; by default a GPU if there is one, and else all cores.
     clients_per_block: as for `create`.
 
   Returns:
@@ -189,9 +191,6 @@ def install(*, devices: str | None = None, clients_per_block: int | None = None)
   Raises:
     ValueError: there is no such device, or the block is not positive.
   """
-  if devices is None:
-    gpus = importlib.import_module('tensorflow').config.list_physical_devices('GPU')
-    devices = 'gpu' if gpus else 'cpu'
   context = importlib.import_module('runtime.xla.context').XlaContext(
     devices=devices, clients_per_block=clients_per_block
   )

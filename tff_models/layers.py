@@ -2,8 +2,8 @@
 
 `tf.nn.conv2d` under `tf.vectorized_map` becomes a grouped convolution whose
 filter gradient is a loop: some twenty times slower. Convolutions are therefore
-patches times a matrix, and pooling a maximum of slices: both turn into batched
-matrix products and elementwise work, also for per-example gradients.
+patches times a matrix, or in Winograd's form, and pooling a maximum of slices: all
+turn into batched matrix products and elementwise work, also for per-example gradients.
 """
 
 import functools
@@ -11,7 +11,7 @@ import math
 
 import tensorflow as tf
 
-from runtime import random_streams
+from runtime import random_streams, winograd
 
 
 def image_shape(name: str, example_shape: tuple[int, ...]) -> tuple[int, int, int]:
@@ -117,7 +117,7 @@ def group_norm(x, scale, offset, *, groups: int, epsilon: float = 1e-5):
 
 
 def conv2d(x, weights, *, size: int, stride: int = 1, padding: str = 'VALID', dtype=tf.float32):
-  """A convolution as patches times a matrix, without a bias.
+  """A convolution without a bias: as patches times a matrix, or faster where that can be.
 
   Args:
     x: [B, H, W, C].
@@ -133,6 +133,12 @@ def conv2d(x, weights, *, size: int, stride: int = 1, padding: str = 'VALID', dt
   if padding == 'SAME':
     pads = [_same_padding(int(x.shape[axis]), size, stride) for axis in (1, 2)]
     x = tf.pad(x, [[0, 0], *pads, [0, 0]])
+  _, *picture, channels = x.shape
+  filters = [size, size, channels, weights.shape[1]]
+  # Of one example alone, as for its own gradient, there are too few windows.
+  is_batch = x.shape[0] != 1 and (size, stride, dtype) == (3, 1, tf.float32)
+  if is_batch and winograd.is_faster(picture, filters[2:]):
+    return winograd.convolution(x, tf.reshape(weights, filters))
   # Columns, then rows: two copies of few parts, and gradients that are sums of few.
   patches = tf.cast(x, dtype)
   for axis in (2, 1):

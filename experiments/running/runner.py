@@ -87,6 +87,7 @@ def run(
     stack.enter_context(_how_to_continue(folder, given=isinstance(experiment, Experiment)))
     given = None if isinstance(experiment, ExperimentConfig) else experiment.noise_key
     noise_key = noise_keys.acquire(config, None if folder is None else folder.path, given=given)
+    prepare_runtime(config)
     if isinstance(experiment, ExperimentConfig):
       with Doing(f'Loading {config.dataset}', shown=show_progress):
         dataset = load_dataset(config)
@@ -117,6 +118,12 @@ def run(
     for callback in callbacks:
       callback.at_end(result)
     return result
+
+
+def prepare_runtime(config: ExperimentConfig) -> None:
+  """Sets how many threads TensorFlow makes, before it has computed anything."""
+  if config.runtime == 'xla' and not config.cohort_workers:
+    runtime.prepare(config.device)
 
 
 def create_runtime(config: ExperimentConfig, *, cluster: str = '') -> 'runtime.Runtime':

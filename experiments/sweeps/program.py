@@ -80,6 +80,7 @@ def run_all(
   """
   first = next(iter(configs.values()))
   sweep = Sweep(settings=num_settings, runs=num_settings if num_runs is None else num_runs)
+  runner.prepare_runtime(first)
   refused: dict[str, str] = {}
 
   def refuse_one(name: str, error: ValueError) -> None:

@@ -91,16 +91,49 @@ def test_the_users_flags_of_xla_stay(before, after):
   assert found.stdout.strip() == after
 
 
-def test_products_are_left_to_one_thread_where_clients_are_spread_over_cores(monkeypatch):
-  monkeypatch.setenv('XLA_FLAGS', '--xla_a=1')
-  for names in ('cpu', 'cpu:0'):
-    devices.resolve(names)
-    assert os.environ['XLA_FLAGS'] == '--xla_a=1'
-  devices.resolve('cpu,cpu')
-  assert os.environ['XLA_FLAGS'] == '--xla_a=1 --xla_cpu_multi_thread_eigen=false'
-  monkeypatch.setenv('XLA_FLAGS', '--xla_cpu_multi_thread_eigen=true')
-  devices.resolve('cpu,cpu')
-  assert os.environ['XLA_FLAGS'] == '--xla_cpu_multi_thread_eigen=true'
+ONE_THREAD = '--xla_disable_hlo_passes=cpu-parallel-task-assigner'
+NO_POOL = '--xla_cpu_multi_thread_eigen=false'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'names, environment, before, expected',
+  [
+    ('cpu', {}, '', ['0']),
+    ('cpu,cpu', {}, '', ['1', ONE_THREAD]),
+    # TensorFlow has made its threads, or the user wants several: no pool is used.
+    ('cpu,cpu', {}, 'tf.ones([2]) + 1', ['0', NO_POOL, ONE_THREAD]),
+    ('cpu,cpu', {'TF_NUM_INTRAOP_THREADS': '4'}, '', ['0', NO_POOL, ONE_THREAD]),
+    ('cpu,cpu', {'TF_NUM_INTRAOP_THREADS': '1'}, '', ['0', ONE_THREAD]),
+    (
+      'cpu,cpu',
+      {'XLA_FLAGS': '--xla_cpu_multi_thread_eigen=true'},
+      'tf.ones([2])',
+      ['0', ONE_THREAD],
+    ),
+  ],
+)
+def test_a_client_is_left_to_one_thread_where_clients_are_spread_over_cores(
+  names, environment, before, expected
+):
+  program = f"""
+import os
+import tensorflow as tf
+import runtime
+{before}
+runtime.prepare({names!r})
+runtime.prepare({names!r})  # as before
+print(tf.config.threading.get_intra_op_parallelism_threads(), os.environ['XLA_FLAGS'])
+"""
+  clean = {n: v for n, v in os.environ.items() if n not in ('XLA_FLAGS', 'TF_NUM_INTRAOP_THREADS')}
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    capture_output=True, text=True, env=clean | environment, check=True, timeout=300,
+  )  # fmt: skip
+  threads, *flags = done.stdout.split()
+  told = environment.get('XLA_FLAGS', '').split()
+  found = [x for x in flags if x not in told and 'fast_min_max' not in x and x != SUMS]
+  assert [threads, *found] == expected
 
 
 @pytest.mark.parametrize('names, is_split', [('cpu', True), ('cpu,cpu', False)])

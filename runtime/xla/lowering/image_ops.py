@@ -4,8 +4,9 @@ On a CPU, XLA turns a convolution inside of a loop into a plain nest of loops un
 in the order of a forward pass, and clients are loops. So gradients of convolutions are written as
 forward convolutions of rearranged values, some thirty times faster for a 3x3 filter. Where several
 clients are worked on at once, each with filters of its own, a convolution is patches times a
-matrix: XLA's grouped convolutions are slow to differentiate. Pooling whose windows do not overlap
-is a maximum of slices.
+matrix: XLA's grouped convolutions are slow to differentiate. 3x3 filters of many channels are
+taken in Winograd's form (`runtime.winograd`). Pooling whose windows do not overlap is a maximum of
+slices.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from runtime import winograd
 from runtime.xla.lowering import interpreter
 
 _Interpreter = interpreter.Interpreter
@@ -153,12 +155,27 @@ def _times_filter(axes: list[_Axis], x: tf.Tensor, weights: tf.Tensor) -> tf.Ten
   return tf.reshape(product, [_open(x.shape)[0], *(axis.count for axis in axes), weights.shape[3]])
 
 
+def _has_winograds_form(interp: _Interpreter, axes: list[_Axis], dtype: tf.DType, filters: Any):
+  """Whether a convolution is worked on so: on a CPU; cuDNN chooses by itself."""
+  return (
+    interp.scope.lanes == 1
+    and not tf.config.list_logical_devices('GPU')
+    and dtype == tf.float32
+    and all((axis.window, axis.stride, axis.dilation) == (3, 1, 1) for axis in axes)
+    and winograd.is_faster((axes[0].count + 2, axes[1].count + 2), (filters[2], filters[3]))
+  )
+
+
 def _convolution(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   x, weights = inputs
   axes = _convolution_axes(node, x.shape, weights.shape)
-  if axes is None or interp.scope.lanes == 1:
+  if axes is None:
     return interp.op(node, inputs)
-  return [_times_filter(axes, x, weights)]
+  if _has_winograds_form(interp, axes, x.dtype, weights.shape):
+    for axis in axes:
+      x = axis.fitted(x)
+    return [winograd.convolution(x, weights)]
+  return interp.op(node, inputs) if interp.scope.lanes == 1 else [_times_filter(axes, x, weights)]
 
 
 def _input_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -167,9 +184,12 @@ def _input_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   axes = _convolution_axes(node, sizes, weights.shape)
   if axes is None:
     return interp.op(node, inputs)
+  is_winograds = _has_winograds_form(interp, axes, gradient.dtype, weights.shape)
   for axis in axes:
     gradient = axis.spread(gradient)
   weights = tf.transpose(weights[::-1, ::-1], [0, 1, 3, 2])
+  if is_winograds:
+    return [winograd.convolution(gradient, weights)]
   if interp.scope.lanes == 1:
     dilations = [axis.dilation for axis in axes]
     return [tf.nn.conv2d(gradient, weights, 1, 'VALID', dilations=dilations)]
@@ -191,6 +211,8 @@ def _filter_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list
     return [tf.reshape(tf.matmul(_patches(axes, x), flat, transpose_a=True), sizes)]
   for axis in axes:
     x = axis.fitted(x)
+  if _has_winograds_form(interp, axes, x.dtype, sizes):
+    return [winograd.filter_gradient(x, gradient)]
   result = tf.nn.conv2d(
     tf.transpose(x, [3, 1, 2, 0]),
     tf.transpose(gradient, [1, 2, 0, 3]),
