@@ -201,9 +201,14 @@ def minibatch(server, client, data, largest: int):
   key = random_streams.key(
     server['seed'], random_streams.Stream.BATCH, data['client_id'], pass_number
   )
-  # Padding sorts behind every real row, whatever the random numbers are.
-  in_client = tf.range(capacity) < data['num_examples']
-  order = tf.argsort(tf.where(in_client, random_streams.uniform(key, [capacity]), 2.0))
+
+  def shuffled():
+    # Padding sorts behind every real row, whatever the random numbers are.
+    in_client = tf.range(capacity) < data['num_examples']
+    return tf.argsort(tf.where(in_client, random_streams.uniform(key, [capacity]), 2.0))
+
+  # A minibatch of all examples is the same in every order.
+  order = tf.cond(size < data['num_examples'], shuffled, lambda: tf.range(capacity))
   position = place * size + tf.range(largest)
   chosen = (tf.range(largest) < size) & (position < data['num_examples'])
   rows = tf.gather(order, tf.minimum(position, capacity - 1))

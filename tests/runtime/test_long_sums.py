@@ -74,6 +74,19 @@ def test_without_pieces_digits_are_lost(monkeypatch):
     _check(_of_vector)
 
 
+def test_sums_over_short_rows_are_taken_in_one_line():
+  """Of rows that are long, or few, XLA's own is as good."""
+
+  @tf.function(jit_compile=True)
+  def of_all(x):
+    return long_sums.taken('Sum', [x, tf.constant([0, 1])], keep_dims=False)
+
+  x = np.random.default_rng(0).normal(size=[784, 10]).astype(np.float32)
+  np.testing.assert_allclose(of_all(tf.constant(x)), x.sum(dtype=np.float64), rtol=1e-5)
+  for shape, axes in (([784, 100], [0, 1]), ([5, 10], [0, 1]), ([784, 10], [0])):
+    assert long_sums.taken('Sum', [tf.zeros(shape), tf.constant(axes)], keep_dims=False) is None
+
+
 def test_in_programs_that_are_interpreted():
   """With random ops a program is built anew, op by op."""
 
