@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.recipes import claims, evidence, measures, recipes, reproduce
+from experiments.recipes import claims, evidence, measures, recipes, reproduce, rules
 from tests.experiments import made_tables
 
 CLAIMS = {claim.id: claim for claim in claims.read()}
@@ -23,7 +23,8 @@ ACCURACY = 'server_test_accuracy'
 
 @pytest.fixture(autouse=True)
 def stores(monkeypatch, tmp_path):
-  """Nothing of the repository is written."""
+  """Nothing of the repository is written, and few draws are enough."""
+  monkeypatch.setattr(rules.bootstrap, '__kwdefaults__', {'draws': 20})
   monkeypatch.setattr(evidence, 'FOLDER', tmp_path / 'evidence')
   monkeypatch.setattr(claims, '_STORE', tmp_path / 'verdicts.json')
   monkeypatch.setattr(claims, 'PAGE', tmp_path / 'claims.md')
@@ -60,6 +61,7 @@ def _run_with(monkeypatch, tables):
   return ran
 
 
+@pytest.mark.slow
 def test_judged_from_evidence_as_from_the_runs():
   tables = {name: _tables(name) for name in (NONIID, SKEWED)}
   kept = {name: _store(name, tables[name]).tables for name in tables}
@@ -330,6 +332,7 @@ def test_a_claim_on_two_recipes_runs_only_the_one_without_evidence(monkeypatch, 
   assert claims.judge_again([ON_BOTH]) == claims.Again(judged=1, changed=(), lacking={})
 
 
+@pytest.mark.slow
 def test_evidence_does_not_stand_for_what_is_named_or_for_runs_that_are_here(monkeypatch, tmp_path):
   tables = {NONIID: _tables(NONIID), SKEWED: _tables(SKEWED)}
   for name in tables:
@@ -388,7 +391,9 @@ def test_what_a_measure_reads(measure, values, read):
 
 @pytest.mark.slow
 def test_stored_verdicts_are_what_their_evidence_says(monkeypatch, stores):
+  monkeypatch.undo()  # as it is judged for users
   monkeypatch.setattr(evidence, 'FOLDER', recipes.FOLDER / 'evidence')
+  monkeypatch.setattr(claims, '_STORE', stores / 'verdicts.json')
   shutil.copy(recipes.FOLDER / 'verdicts.json', claims._STORE)
   names = {path.name.partition('.')[0] for path in evidence.FOLDER.glob('*.csv*')}
   again = claims.judge_again()
