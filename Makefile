@@ -31,7 +31,7 @@ recipes: .venv/.ready  ## List the papers' tables and figures that can be reprod
 reproduce: .venv/.ready  ## Run a recipe and compare it with the paper (RECIPE=name)
 	@$(PYTHON) -m experiments.recipes $(RECIPE) $(ARGS)
 
-claims: .venv/.ready  ## Print every claim of the papers with its verdict (RUN=name,... runs and judges)
+claims: .venv/.ready  ## Print every claim of the papers with its verdict (RUN=name,... runs and judges, ARGS=--judge judges stored evidence)
 	@$(PYTHON) -m experiments.recipes.claims $(if $(RUN),--run=$(RUN)) $(ARGS)
 
 # In two parts, each with fresh workers: TensorFlow keeps every program that it has compiled for as long as

@@ -3,12 +3,16 @@
   ./fl claims                     the whole table, from stored verdicts
   ./fl claims --run=NAME,...      runs, judges and stores; a NAME is a claim's id, a recipe or
                                   'theory'
+  ./fl claims --judge             judges again what stored evidence allows, without running
+                                  anything; --judge=NAME,... a claim, or all that rest on a recipe
 
 `recipes/claims.json` holds the claims: what is compared, relation, margin and tolerances, which do
 not change after a run, the measure that reads the numbers from a recipe's runs (`measures`), and
-who judges it on which data. `recipes/verdicts.json` holds what came out. A claim is never removed;
-a mistake in one is answered by a dated remark beside its verdict. `docs/claims.md` is what the
-first command prints. Importing this module does not import TensorFlow.
+who judges it on which data. `recipes/verdicts.json` holds what came out, and `recipes/evidence/`
+the numbers of the runs that were judged (`evidence`): a claim that rests on several recipes needs
+only those to be run that have neither runs nor evidence. A claim is never removed; a mistake in
+one is answered by a dated remark beside its verdict. `docs/claims.md` is what the first command
+prints. Importing this module does not import TensorFlow.
 
 Long because what is claimed, judged and shown is one table, gone through in one order.
 """
@@ -22,6 +26,7 @@ import json
 import pathlib
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +34,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.folder import files
-from experiments.recipes import measures, recipes, reproduce, rules
+from experiments.recipes import evidence, measures, recipes, reproduce, rules
 from experiments.recipes.rules import Finding
 from experiments.running import printing
 from experiments.running.progress import say
@@ -41,6 +46,7 @@ PAPERS = {'feo2': 'FeO2', 'ppsgd': 'PPSGD', 'silo': 'Cross-silo'}
 THE_PAPERS = "the paper's data"
 _FILE, _STORE = recipes.FOLDER / 'claims.json', recipes.FOLDER / 'verdicts.json'
 PAGE = recipes.FOLDER.parent / 'docs' / 'claims.md'
+_ALL = 'all'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +82,11 @@ class Judge:
     given = [bool(x) for x in (self.recipe, self.theory, self.counts, self.missing)]
     if sum(given) != 1:
       raise ValueError(f'judge of {self.data}: one of recipe, theory, counts and missing.')
+
+  @property
+  def recipes(self) -> tuple[str, ...]:
+    """All that it needs the runs of."""
+    return (self.recipe, *self.with_.values()) if self.recipe else ()
 
   @property
   def name(self) -> str:
@@ -332,11 +343,16 @@ def judge_runs(
   return dataclasses.replace(found, text=f'{found.text}; settings tried: {tried}')
 
 
-def selected(claims: Sequence[Claim], names: Sequence[str]) -> list[tuple[Claim, Judge]]:
+def selected(
+  claims: Sequence[Claim], names: Sequence[str], *, option: str = 'run'
+) -> list[tuple[Claim, Judge]]:
   """The claims and judges that a list of ids, recipes, 'theory' and 'counts' names.
 
-  What rests on several recipes is chosen by its id, or by the names of all of them: a recipe's
-  name alone runs no other one.
+  Args:
+    claims: to choose from.
+    names: the list.
+    option: 'run': what rests on several recipes is chosen by its id, or by the names of all of
+      them, for a recipe's name alone runs no other one. 'judge': by one of their names.
 
   Raises:
     ValueError: a name that is none of them.
@@ -346,14 +362,15 @@ def selected(claims: Sequence[Claim], names: Sequence[str]) -> list[tuple[Claim,
     for judge in claim.judges:
       needed = {judge.name, *judge.with_.values()}
       unknown -= {claim.id} | needed
-      if judge.name and (claim.id in names or needed <= set(names)):
+      named = needed & set(names) if option == 'judge' else needed <= set(names)
+      if judge.name and (claim.id in names or named):
         chosen.append((claim, judge))
   if unknown:
     judges = [judge for claim in claims for judge in claim.judges]
     known = {claim.id for claim in claims} | {judge.name for judge in judges} - {''}
     name = min(unknown)
     raise ValueError(
-      f'--run={name} is no claim, and no recipe that judges one{did_you_mean(name, known)}'
+      f'--{option}={name} is no claim, and no recipe that judges one{did_you_mean(name, known)}'
     )
   return chosen
 
@@ -368,6 +385,10 @@ def run(
 ) -> dict[str, dict[str, Verdict]]:
   """Runs what is missing for some claims, judges them, and stores the verdicts.
 
+  Judged is what is stored as evidence of the runs, so that `judge_again` finds the same. Of the
+  recipes of a claim on several, those whose runs are not in the output folder but have evidence
+  are not run, unless they are named.
+
   Args:
     names: see `selected`.
     data_dir: where data files are looked for.
@@ -379,31 +400,164 @@ def run(
     All stored verdicts.
   """
   every = selected(read(), names)
-  for name in dict.fromkeys(judge.recipe for _, judge in every if judge.recipe):
-    recipes.get_data(recipes.read(name), data_dir, say)
+  needed = dict.fromkeys(name for _, judge in every for name in judge.recipes)
+  tables: dict[str, Mapping[str, pd.DataFrame]] = {}
+  for name in _without_runs(every, names, output):
+    kept = evidence.read(recipes.read(name))
+    say(f'{name} is not run: judged from its evidence of {kept.date}')
+    tables[name] = kept.tables
+  to_run = [recipes.read(name) for name in needed if name not in tables]
+  for recipe in to_run:
+    recipes.get_data(recipe, data_dir, say)
   today = today or datetime.datetime.now(datetime.UTC).date().isoformat()
   found: dict[str, dict[str, Verdict]] = {}
-  tables: dict[str, Mapping[str, pd.DataFrame]] = {}
+  extra = [f'--data_dir={data_dir}'] if data_dir else []
+  for recipe in to_run:
+    folder = output / recipe.name
+    runs = reproduce.run(recipe, output=folder, extra=extra, workers=workers)
+    commits = evidence.commits_of(recipe, folder)
+    kept = evidence.write(recipe, runs, read_of(recipe.name), date=today, commits=commits)
+    tables[recipe.name] = kept.tables
   for claim, judge in every:
-    for name in filter(None, (judge.recipe, *judge.with_.values())):
-      if name not in tables:
-        extra = [f'--data_dir={data_dir}'] if data_dir else []
-        tables[name] = reproduce.run(
-          recipes.read(name), output=output / name, extra=extra, workers=workers
-        )
     if judge.theory:
       finding = judge_theory(claim, judge)
     elif judge.counts:
       finding = judge_counts(claim, judge, data_dir)
     else:
       finding = judge_runs(claim, judge, tables)
-    found.setdefault(claim.id, {})[judge.data] = Verdict(
-      verdict=NOT_RUN if finding.met is None else MET if finding.met else NOT_MET,
-      text=finding.text,
-      seeds=finding.seeds,
-      date=today,
-    )
+    found.setdefault(claim.id, {})[judge.data] = _verdict(finding, today)
   return store(found)
+
+
+def _verdict(finding: Finding, date: str) -> Verdict:
+  verdict = NOT_RUN if finding.met is None else MET if finding.met else NOT_MET
+  return Verdict(verdict=verdict, text=finding.text, seeds=finding.seeds, date=date)
+
+
+# ------------------------------------------------------------ evidence
+
+
+def read_of(recipe: str) -> set[tuple[str, str]]:
+  """The metrics, and of which group, that claims read of a recipe's runs."""
+  families = read_families()
+  return {
+    pair
+    for claim in read()
+    for judge in claim.judges
+    if recipe in judge.recipes
+    for pair in _read_by(claim, judge, families)
+  }
+
+
+def _read_by(claim: Claim, judge: Judge, families: Mapping[str, Any]) -> set[tuple[str, str]]:
+  assert claim.measure is not None
+  return evidence.used_by(
+    claim.measure, terms=families[judge.family]['terms'], values=judge.values,
+    cells=claim.tolerance or (),
+  )  # fmt: skip
+
+
+def _without_runs(
+  every: Sequence[tuple[Claim, Judge]], names: Sequence[str], output: pathlib.Path
+) -> list[str]:
+  """The recipes of claims on several of them for whose runs evidence stands."""
+  asked = {*names, *(judge.recipe for _, judge in every if len(judge.recipes) == 1)}
+  found = []
+  for name in dict.fromkeys(name for _, judge in every for name in judge.recipes):
+    if name not in asked and not (output / name).exists():
+      try:
+        evidence.check(recipes.read(name))
+      except evidence.Lacking as reason:
+        say(f'{reason}: it is run')
+      else:
+        found.append(name)
+  return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Again:
+  """What came of judging again.
+
+  Attributes:
+    judged: how many verdicts.
+    changed: those that are not as they were stored, in words.
+    lacking: by the reason why there is no evidence: which claims, on what data.
+  """
+
+  judged: int
+  changed: tuple[str, ...]
+  lacking: Mapping[str, Sequence[str]]
+
+  def lines(self) -> list[str]:
+    """To be read."""
+    same = self.judged - len(self.changed)
+    lines = [
+      f'Judged again from evidence: {self.judged}; {same} as stored, {len(self.changed)} changed.',
+      *(f'Changed: {words}' for words in self.changed),
+    ]
+    for reason, claims in self.lacking.items():
+      words = f'Not judged, {reason}: {", ".join(claims)}'
+      lines += textwrap.wrap(
+        words, 100, subsequent_indent='  ', break_long_words=False, break_on_hyphens=False
+      )
+    return lines
+
+
+def judge_again(names: Sequence[str] = ()) -> Again:
+  """Judges from stored evidence alone, and stores the verdicts that are other ones now.
+
+  A verdict on what has no evidence stays, and so does one that comes out as it is stored, with its
+  date. Another one has the date of its evidence.
+
+  Args:
+    names: ids of claims, and recipes on which claims rest; all if there are none.
+
+  Raises:
+    ValueError: a name that is neither; evidence that is damaged.
+  """
+  claims, families, stored = read(), read_families(), read_verdicts()
+  every = selected(claims, names or [claim.id for claim in claims], option='judge')
+  every = [(claim, judge) for claim, judge in every if judge.recipe]
+  resting = {name for claim, judge in every for name in (claim.id, *judge.recipes)}
+  for name in names:
+    if name not in resting:
+      raise ValueError(
+        f'--judge={name} rests on no runs, so that it needs no evidence; --run has it'
+      )
+  kept: dict[str, evidence.Evidence] = {}
+  why_not: dict[str, str] = {}
+  for name in dict.fromkeys(name for _, judge in every for name in judge.recipes):
+    try:
+      kept[name] = evidence.read(recipes.read(name))
+    except evidence.Lacking as reason:
+      why_not[name] = str(reason)
+  found: dict[str, dict[str, Verdict]] = {}
+  changed: list[str] = []
+  lacking: dict[str, list[str]] = collections.defaultdict(list)
+  judged = 0
+  for claim, judge in every:
+    what = claim.id if len(claim.judges) == 1 else f'{claim.id} ({judge.data})'
+    reasons = [why_not[name] for name in judge.recipes if name in why_not]
+    for name in (name for name in judge.recipes if name in kept):
+      for metric, group in sorted(_read_by(claim, judge, families) - kept[name].holds):
+        reasons.append(f'the evidence of {name} has no {metric} of {group}')
+    if reasons:
+      lacking['; '.join(reasons)].append(what)
+      continue
+    judged += 1
+    date = max(kept[name].date for name in judge.recipes)
+    finding = judge_runs(claim, judge, {name: kept[name].tables for name in judge.recipes})
+    verdict, before = _verdict(finding, date), stored.get(claim.id, {}).get(judge.data)
+    if (
+      before is None
+      or dataclasses.replace(verdict, date=before.date, remark=before.remark) != before
+    ):
+      found.setdefault(claim.id, {})[judge.data] = verdict
+      was = before.verdict if before else 'no verdict'
+      changed.append(f'{what}: {was} to {verdict.verdict}: {verdict.text}')
+  if found:
+    store(found)
+  return Again(judged=judged, changed=tuple(changed), lacking=lacking)
 
 
 def write_page() -> str:
@@ -426,7 +580,8 @@ def page(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Verdict]]) -
     'Every claim of the three papers, with its verdict. The claims, with their margins and '
     'tolerances, were written from the papers alone, before any run that judges them; they are not '
     'changed afterwards. `make claims` prints this page, `make claims RUN=NAME` runs what a claim, '
-    'a recipe or `theory` needs, and judges it.',
+    'a recipe or `theory` needs, and judges it, `make claims ARGS=--judge` judges the runs behind '
+    'stored verdicts again, where `recipes/evidence/` has their numbers.',
     '',
     'At least three seeds, which move split, sampling and noise alike on both sides. An error (±) '
     "is two paired standard errors, below six seeds Student's t at 95 %. 'More' and 'less' have to "
@@ -479,6 +634,10 @@ def main(argv: Sequence[str]) -> int:
   """The command line; 0, or 2 for an error."""
   parser = argparse.ArgumentParser(prog='./fl claims', description='Every claim and its verdict.')
   parser.add_argument('--run', default=None, help="ids, recipes, 'theory' or 'counts', by commas")
+  parser.add_argument(
+    '--judge', nargs='?', const=_ALL, default=None, metavar='NAME,...',
+    help='judges again from recipes/evidence alone, runs nothing; ids or recipes, else all',
+  )  # fmt: skip
   parser.add_argument('--data_dir', default=None, help='where data files are looked for')
   parser.add_argument('--output_dir', default=str(reproduce.RESULTS), help='results of the recipes')
   parser.add_argument('--workers', type=int, default=1, help='processes that share the runs')
@@ -488,12 +647,21 @@ def main(argv: Sequence[str]) -> int:
       raise ValueError(f'--workers={own.workers} must be at least 1.')
     if own.run == '':
       raise ValueError("--run= names nothing; give ids of claims, recipes, 'theory' or 'counts'.")
+    if own.judge == '':
+      raise ValueError('--judge= names nothing; give ids of claims or recipes, or --judge alone.')
+    if own.run and own.judge:
+      raise ValueError('--run and --judge: give one of them; what is run is judged.')
     if own.run:
       run(
         own.run.split(','), data_dir=own.data_dir, output=pathlib.Path(own.output_dir),
         workers=own.workers,
       )  # fmt: skip
-    text = write_page() if own.run else page(read(), read_verdicts())
+    if own.judge:
+      again = judge_again(() if own.judge == _ALL else own.judge.split(','))
+      write_page()
+      text = '\n'.join(again.lines())
+    else:
+      text = write_page() if own.run else page(read(), read_verdicts())
     printing.out(text.rstrip('\n'))
     return 0
   except (ValueError, OSError, MemoryError) as error:

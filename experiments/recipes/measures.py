@@ -24,7 +24,7 @@ Long because every form of a measure has its function here.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -316,16 +316,23 @@ _COLUMNS = {
 _ANY_LAMBDA = 0.005  # acts on own models only
 
 
+def table_cells(measure: Mapping[str, Any], cells: Iterable[str]) -> dict[str, tuple[str, str]]:
+  """The metric, and of which group, of each cell of a table."""
+  found = {}
+  for name in cells:
+    metric, whose = _COLUMNS[name.partition('@')[0]]
+    found[name] = metric, measure['groups'][whose] if whose else EVERYONE
+  return found
+
+
 def _table(measure, runs: Runs, relation: str, margin, cells) -> Finding:
   values = {}
-  for name in cells:
-    column, _, ditto_lambda = name.partition('@')
-    metric, whose = _COLUMNS[column]
+  for name, (metric, group) in table_cells(measure, cells).items():
+    ditto_lambda = name.partition('@')[2]
     where = {
       **measure.get('where', {}),
       measure['lambda']: float(ditto_lambda) if ditto_lambda else _ANY_LAMBDA,
     }
-    group = measure['groups'][whose] if whose else EVERYONE
     values[name] = runs.of(
       {'part': measure['part'], 'metric': metric, 'where': where, 'group': group}
     )

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 import shlex
 import sys
 import textwrap
@@ -106,9 +107,13 @@ def cannot_be_had(recipe: Recipe, output: pathlib.Path) -> list[str]:
   ]
 
 
+def setting_of(run: str) -> str:
+  """A setting's name: that of a run without its seed."""
+  return re.sub(r',?seed=\d+$', '', run)
+
+
 def _with_settings(table: pd.DataFrame) -> pd.DataFrame:
-  """Adds the setting's name: that of the run without its seed."""
-  return table.assign(setting=table['run'].str.replace(r',?seed=\d+$', '', regex=True))
+  return table.assign(setting=table['run'].map(setting_of))
 
 
 def analyse(recipe: Recipe, drawings: pathlib.Path) -> dict[str, pd.DataFrame]:

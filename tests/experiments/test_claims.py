@@ -17,8 +17,8 @@ import pytest
 from analysis.claims import feo2, ppsgd, silo
 from analysis.claims.pairs import Pair
 from experiments.folder import files
-from experiments.recipes import claims, measures, recipes, rules
-from experiments.sweeps import table as sweep_table
+from experiments.recipes import claims, evidence, measures, recipes, rules
+from tests.experiments import made_tables
 
 CLAIMS = claims.read()
 CHECKS_OF = {'feo2': feo2, 'ppsgd': ppsgd, 'silo': silo}
@@ -125,24 +125,6 @@ def test_recipes_of_claims_have_seeds_and_one_grid_for_all_methods():
     assert len(lambdas - {None}) <= 1, (name, lambdas)
 
 
-def _table_of(recipe, part, metrics, rng):
-  """A part's runs as the real table has them, with any values."""
-  runs = recipe.grid(part).runs()
-  shown = sweep_table.columns(list(runs.values()))
-  rows = [
-    {
-      'setting': re.sub(r',?seed=\d+$', '', name),
-      **{setting: sweep_table.cell(getattr(config, setting)) for setting in shown},
-    }
-    for name, config in runs.items()
-  ]
-  frame = pd.DataFrame(rows)
-  return pd.concat(
-    frame.assign(group=group, metric=metric, value=rng.uniform(0.4, 0.6, size=len(frame)))
-    for metric, group in metrics
-  )
-
-
 _RECIPES_OF_CLAIMS = sorted({j.recipe for c in CLAIMS for j in c.judges if j.recipe})
 
 
@@ -154,10 +136,11 @@ _RECIPES_OF_CLAIMS = sorted({j.recipe for c in CLAIMS for j in c.judges if j.rec
     for name in _RECIPES_OF_CLAIMS  # that one has 17,655 runs
   ],
 )
-def test_measures_find_their_runs_in_the_tables_of_their_recipes(monkeypatch, name):
-  """Before hours are spent on runs that a measure then does not know."""
+def test_measures_find_their_runs_in_the_tables_of_their_recipes(monkeypatch, tmp_path, name):
+  """Before hours are spent on runs that a measure then does not know; from evidence likewise."""
+  monkeypatch.setattr(evidence, 'FOLDER', tmp_path)
   monkeypatch.setattr(rules.bootstrap, '__kwdefaults__', {'draws': 2})
-  rng, tables = np.random.default_rng(0), {}
+  rng, tables, kept = np.random.default_rng(0), {}, {}
   judged = [(c, j) for c in CLAIMS for j in c.judges if j.recipe == name]
   groups = {'feo2': ('all', 'private', 'opted out')}.get(judged[0][1].family, ('all',))
   names = {j.values['metric'] for _, j in judged if 'metric' in j.values}
@@ -167,10 +150,18 @@ def test_measures_find_their_runs_in_the_tables_of_their_recipes(monkeypatch, na
   ):
     early = [f'{metric}@{round_}' for metric in sorted(names) for round_ in recipe.after]
     metrics = list(itertools.product([*sorted(names), *early], groups))
-    tables[recipe.name] = {part: _table_of(recipe, part, metrics, rng) for part in recipe.parts}
+    tables[recipe.name] = {
+      part: made_tables.of_part(recipe, part, metrics, rng) for part in recipe.parts
+    }
   for claim, judge in judged:
     found = claims.judge_runs(claim, judge, tables)
     assert found.met is not None or 'the premise does not hold' in found.text, (claim.id, found)
+    for recipe in map(recipes.read, {*judge.recipes} - kept.keys()):
+      used = claims.read_of(recipe.name)
+      kept[recipe.name] = evidence.write(
+        recipe, tables[recipe.name], used, date='', commits=()
+      ).tables
+    assert claims.judge_runs(claim, judge, kept) == found, claim.id
 
 
 def test_the_page_is_what_the_stored_verdicts_say():

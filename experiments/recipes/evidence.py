@@ -1,0 +1,277 @@
+"""What verdicts on claims rest on, kept beside them: the numbers of a recipe's runs.
+
+`recipes/evidence/NAME.csv` (compressed, as .csv.gz, where it is large) has a line that says of
+which day, which commits and which grid the runs are, and then a row for each part, setting, group
+and metric with a column for each seed. What no claim on the recipe reads is left out. A setting's
+values are those of the recipe's grid under its name; numbers of another grid are no evidence.
+Importing this module does not import TensorFlow.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import gzip
+import hashlib
+import io
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from experiments.folder import files
+from experiments.folder.metrics import EVERYONE
+from experiments.recipes import measures, recipes, reproduce
+from experiments.recipes.recipes import Recipe
+from experiments.sweeps import table as sweep_table
+
+FOLDER = recipes.FOLDER / 'evidence'
+_KEYS = ['part', 'setting', 'group', 'metric']
+_LARGE = 300_000  # bytes, from which a file is compressed
+_DIGITS = '%.9g'  # tells any two numbers of single precision apart
+
+
+class Lacking(ValueError):
+  """There is no evidence of a recipe that counts."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+  """The numbers of a recipe's runs.
+
+  Attributes:
+    tables: by part, as `reproduce.run` gives them, but for what no claim reads.
+    date: on which the runs were judged first, ISO.
+    commits: of the code that ran.
+  """
+
+  tables: Mapping[str, pd.DataFrame]
+  date: str
+  commits: tuple[str, ...]
+
+  @functools.cached_property
+  def holds(self) -> set[tuple[str, str]]:
+    """The metrics, and of which group."""
+    return {
+      pair
+      for table in self.tables.values()
+      for pair in zip(table['metric'], table['group'], strict=True)
+    }
+
+
+def commits_of(recipe: Recipe, output: pathlib.Path) -> set[str]:
+  """The commits of the code that ran a recipe, where it was a checkout.
+
+  Args:
+    recipe: which.
+    output: the folder of its runs.
+  """
+  found = set()
+  for part in recipe.parts:
+    for path in (output / part / 'runs').glob('*/config.json'):
+      found.add(json.loads(path.read_text()).get('git_commit'))
+  return {commit for commit in found if commit}
+
+
+def grid_digest(recipe: Recipe) -> str:
+  """SHA-256 of what a recipe runs: flags, grids, seeds, early rounds, the files that flags name."""
+  grids = {}
+  for part in recipe.parts:
+    grid = recipe.grid(part)
+    named = {
+      name: hashlib.sha256(file.read_bytes()).hexdigest()
+      for name, value in grid.base.items()
+      if isinstance(value, str) and (file := recipes.FOLDER.parent / value).is_file()
+    }
+    grids[part] = {**grid.to_json(), 'files': named, 'after': recipe.early_rounds(part)}
+  return hashlib.sha256(json.dumps(grids, sort_keys=True).encode()).hexdigest()
+
+
+def write(
+  recipe: Recipe,
+  tables: Mapping[str, pd.DataFrame],
+  used: Iterable[tuple[str, str]],
+  *,
+  date: str,
+  commits: Iterable[str],
+) -> Evidence:
+  """Stores what claims read of a recipe's runs.
+
+  A file with the same numbers stays as it is.
+
+  Args:
+    recipe: whose.
+    tables: by part, of `reproduce.run`.
+    used: metrics and groups that are read.
+    date: ISO.
+    commits: of the code that ran.
+
+  Returns:
+    What `read` gives from now on.
+  """
+  every = pd.concat([table.assign(part=part) for part, table in tables.items()])
+  pairs = pd.MultiIndex.from_frame(every[['metric', 'group']])
+  kept = every[pairs.isin(list(used))]
+  # In the order of the runs: of settings that are as good the first is taken.
+  wide = kept.pivot_table(index=_KEYS, columns='seed', values='value', sort=False)
+  wide = wide.reindex(sorted(wide.columns), axis=1)
+  numbers = wide.reset_index().to_csv(index=False, float_format=_DIGITS, lineterminator='\n')
+  head = {'date': date, 'commits': sorted(commits), 'grid': grid_digest(recipe)}
+  before = _find(recipe.name)
+  if before is not None:
+    with contextlib.suppress(ValueError):  # what is damaged is written anew
+      stored, text = _split(before)
+      if text == numbers and stored['grid'] == head['grid']:
+        return read(recipe)
+  content = f'# {json.dumps(head)}\n{numbers}'.encode()
+  path = FOLDER / f'{recipe.name}.csv'
+  if len(content) > _LARGE:
+    path, content = path.with_suffix('.csv.gz'), gzip.compress(content, mtime=0)
+  FOLDER.mkdir(exist_ok=True)
+  files.write_atomically(path, content)
+  if before not in (None, path):
+    before.unlink()
+  return read(recipe)
+
+
+def check(recipe: Recipe) -> None:
+  """Whether there is evidence of a recipe as it is now.
+
+  Raises:
+    Lacking: there is none, and why.
+  """
+  path = _find(recipe.name)
+  if path is None:
+    raise Lacking(f'{recipe.name} has no evidence')
+  if _split(path)[0]['grid'] != grid_digest(recipe):
+    raise Lacking(f'the evidence of {recipe.name} is of another grid')
+
+
+def read(recipe: Recipe) -> Evidence:
+  """The evidence of a recipe.
+
+  Raises:
+    Lacking: there is none that counts.
+    ValueError: its file is damaged.
+  """
+  check(recipe)
+  path = _find(recipe.name)
+  assert path is not None
+  head, text = _split(path)
+  try:
+    frame = pd.read_csv(
+      io.StringIO(text), dtype=dict.fromkeys(_KEYS, str), keep_default_na=False, na_values=[''],
+      float_precision='round_trip',
+    ).fillna({'setting': ''})  # fmt: skip
+    long = frame.melt(_KEYS, var_name='seed', value_name='value').dropna(subset='value')
+    long = long.assign(seed=long['seed'].astype(int), value=long['value'].astype(float))
+    tables = {}
+    for part in recipe.parts:
+      found = long[long['part'] == part].drop(columns='part')
+      tables[part] = found.merge(_settings(recipe, part), on='setting', validate='many_to_one')
+      if len(tables[part]) != len(found):
+        raise ValueError(f'part {part} has settings that the recipe has not.')
+  except (KeyError, ValueError) as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+  return Evidence(tables=tables, date=head['date'], commits=tuple(head['commits']))
+
+
+def _settings(recipe: Recipe, part: str) -> pd.DataFrame:
+  """The settings of a part by their names, as the table of its runs shows them."""
+  runs = recipe.grid(part).runs()
+  shown = [name for name in sweep_table.columns(list(runs.values())) if name != 'seed']
+  rows = {
+    reproduce.setting_of(name): {one: sweep_table.cell(getattr(config, one)) for one in shown}
+    for name, config in runs.items()
+  }
+  return pd.DataFrame([{'setting': name, **values} for name, values in rows.items()])
+
+
+def _find(name: str) -> pathlib.Path | None:
+  paths = [FOLDER / f'{name}.csv', FOLDER / f'{name}.csv.gz']
+  return next((path for path in paths if path.exists()), None)
+
+
+def _split(path: pathlib.Path) -> tuple[dict[str, Any], str]:
+  """The first line, and the numbers behind it."""
+  try:
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == '.gz' else content).decode()
+    first, _, numbers = text.partition('\n')
+    head = json.loads(first.removeprefix('# '))
+    if not {'date', 'commits', 'grid'} <= head.keys():
+      raise ValueError('its first line has no date, commits and grid.')
+  except (ValueError, EOFError, gzip.BadGzipFile, AttributeError) as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
+  return head, numbers
+
+
+# ------------------------------------------------------------ what a measure reads
+
+
+def used_by(
+  measure: Mapping[str, Any],
+  *,
+  terms: Mapping[str, Any],
+  values: Mapping[str, Any],
+  cells: Iterable[str] = (),
+) -> set[tuple[str, str]]:
+  """The metrics, and of which group, that a measure may read, whatever the numbers.
+
+  Args:
+    measure: of a claim.
+    terms: named ones of its family.
+    values: of its judge.
+    cells: of a table.
+  """
+  bound = collections.defaultdict(list, {name: [value] for name, value in values.items()})
+
+  def filled(thing: Any) -> list[Any]:
+    """What a value, or what '$name' stands for, may be."""
+    if isinstance(thing, str) and thing.startswith('$'):
+      return filled(bound[thing[1:]])
+    if isinstance(thing, list | tuple):
+      return [one for inside in thing for one in filled(inside)]
+    return [thing]
+
+  for mapping in _mappings(measure):
+    cases = filled(mapping.get('cases', []))
+    for given in (mapping.get('each'), mapping.get('over'), mapping.get('at'), *cases):
+      if isinstance(given, Mapping):
+        for name, value in given.items():
+          bound[name].append(value)
+  found: set[tuple[str, str]] = set()
+
+  def walk(thing: Any) -> None:
+    if isinstance(thing, list | tuple):
+      for one in thing:
+        walk(one)
+    elif isinstance(thing, str) and thing.startswith('$'):
+      walk(filled(thing))
+    elif isinstance(thing, str):
+      walk(terms.get(thing))
+    elif isinstance(thing, Mapping) and thing.get('rule') == 'table':
+      found.update(measures.table_cells(thing, cells).values())
+    elif isinstance(thing, Mapping) and isinstance(thing.get('part'), str):
+      for metric in filled(thing.get('metric', '$metric')):
+        for after in filled(thing.get('after')):
+          name = metric if after is None else f'{metric}@{after}'
+          found.add((name, thing.get('group', EVERYONE)))
+    elif isinstance(thing, Mapping):
+      for one in thing.values():
+        walk(one)
+
+  walk(measure)
+  return found
+
+
+def _mappings(thing: Any) -> Iterator[Mapping[str, Any]]:
+  if isinstance(thing, Mapping):
+    yield thing
+    for value in thing.values():
+      yield from _mappings(value)
+  elif isinstance(thing, list | tuple):
+    for value in thing:
+      yield from _mappings(value)
