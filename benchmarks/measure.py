@@ -123,12 +123,12 @@ def _school(name: str, rounds: int, settings: int | None = None) -> dict[str, An
     return _timed(one_round, rounds, warm_up=2) | _compiling(machine.context)
 
 
-def _beside_pfl(name: str, rounds: int) -> dict[str, Any]:
+def _beside_pfl(name: str, rounds: int, warm_up: int = 2) -> dict[str, Any]:
   """A workload of the field, in turns with the same in pfl-research."""
   seconds = []
   with peers.pfl(published.WORKLOADS[name]) as peer:
     peer.round()  # Its warm-up.
-    result = _published(name, rounds, between=lambda: seconds.append(peer.round()))
+    result = _published(name, rounds, warm_up, between=lambda: seconds.append(peer.round()))
   own, others = result['seconds_per_round'], statistics.median(seconds)
   return result | {'peer_seconds_per_round': others, 'times_peer': own / others}
 
@@ -289,7 +289,9 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'cifar10': lambda: _published('cifar10', 20),
   'cifar10_pfl': lambda: _beside_pfl('cifar10', 5),
   'stackoverflow': lambda: _published('stackoverflow', 2, warm_up=1),
+  'stackoverflow_pfl': lambda: _beside_pfl('stackoverflow', 2, warm_up=1),
   'flair': lambda: _published('flair', 3),
+  'flair_pfl': lambda: _beside_pfl('flair', 3),
   # Users of 1 to 512 sentences; an eighth of a round's users, for they have more of them.
   'uneven_clients': lambda: _uneven('stackoverflow', 5, 512, 50),
   # Weak scaling: 1,000 clients for each worker; and the same clients in one process.

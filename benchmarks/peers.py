@@ -1,5 +1,6 @@
 """Other simulators on the same machine, each in an environment of its own under `build/`."""
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -7,7 +8,9 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+import tff_models
 from benchmarks import published
+from processes import common_settings as common
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _INSTALL_SECONDS = 1200
@@ -89,22 +92,23 @@ class Peer:
 
 
 def pfl(workload: published.Workload) -> Peer:
-  """pfl-research with a workload, whose model is the convolution network with dropout.
+  """pfl-research with a workload.
 
   Raises:
     NotInstalledError: pfl or PyTorch cannot be installed here.
   """
-  assert workload.model == 'dropout_cnn'
-  told = {
-    'example_shape': workload.example_shape,
-    'num_outputs': workload.num_outputs,
-    'population': workload.population,
-    'cohort': workload.cohort,
-    'rows': workload.rows,
-    'batch_size': workload.batch_size,
-    'local_epochs': workload.local_epochs,
-    'client_learning_rate': 0.1,
-    'clipping_norm': workload.clipping_norm,
+  return Peer(environment('pfl', PFL), 'peer_pfl.py', told(workload))
+
+
+def told(workload: published.Workload) -> dict[str, Any]:
+  """What a peer is told of a workload: its fields, with the defaults of what they leave open."""
+  fields = dataclasses.asdict(workload)
+  optimizer = workload.options.get('server_optimizer', common.SERVER_OPTIMIZER.default)
+  rates = common.CLIENT_LEARNING_RATE, common.SERVER_LEARNING_RATE
+  defaults = {rate.name: rate.default for rate in rates}
+  return fields | {
+    'model_options': tff_models.MODELS[workload.model].resolve({}),
+    'server_optimizer': optimizer,
+    'hyperparameters': {**defaults, **common.MOMENTS[optimizer], **workload.hyperparameters},
     'noise_multiplier': workload.cohort / workload.noise_cohort,
   }
-  return Peer(environment('pfl', PFL), 'peer_pfl.py', told)

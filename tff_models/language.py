@@ -99,7 +99,9 @@ def build_transformer(
   """A decoder-only transformer (Vaswani et al. 2017) with learned positions.
 
   Normalisation stands before attention and feed-forward (Xiong et al. 2020), so that it trains
-  without warm-up. The sizes of pfl-research's Stack Overflow benchmark are the defaults.
+  without warm-up. The sizes of pfl-research's Stack Overflow benchmark are the defaults; its
+  network normalises after each half, has sines for positions, and the tokens' vectors as output
+  matrix.
 
   Args:
     name: the model's name.
