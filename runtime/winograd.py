@@ -10,6 +10,7 @@ only, G halves, so that float32 keeps its digits. What is written here are Tenso
 operations, differentiable and the same on every device.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ _SIZE = 3
 _WINDOW = 4
 _ROWS, _COLUMNS = 1, 2  # The axes of a picture.
 _FEWEST_CHANNELS = 16  # With fewer, adding costs more than the products that it saves.
+_PICTURES = 16  # of a batch, about: their windows have to be worth the filters' own transform
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 _OF_FILTER = np.kron(_G, _G)  # [16, 9]: a filter as a column -> G g G^T as a column
 
@@ -32,7 +34,7 @@ def is_faster(picture: Sequence[int], channels: Sequence[int]) -> bool:
   """
   height, width = picture
   outputs = (height - _SIZE + 1) * (width - _SIZE + 1)
-  return min(channels) >= _FEWEST_CHANNELS and outputs >= max(channels)
+  return min(channels) >= _FEWEST_CHANNELS and _PICTURES * outputs >= max(channels)
 
 
 def convolution(x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
@@ -48,15 +50,16 @@ def convolution(x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
   channels, outputs = filters.shape[2:]
   height, width = (int(x.shape[axis]) - _SIZE + 1 for axis in (_ROWS, _COLUMNS))
   matrix = tf.constant(_OF_FILTER, filters.dtype)
-  of_filters = tf.reshape(
-    matrix @ tf.reshape(filters, [_SIZE**2, -1]), [_WINDOW, _WINDOW, channels, outputs]
+  of_filters = tf.unstack(  # not slices, whose gradients would be added up
+    tf.reshape(matrix @ tf.reshape(filters, [_SIZE**2, -1]), [_WINDOW**2, channels, outputs])
   )
   windows = _windows(x)
   products = [
-    [tf.reshape(windows[i][j], [-1, channels]) @ of_filters[i, j] for j in range(_WINDOW)]
-    for i in range(_WINDOW)
+    tf.reshape(window, [-1, channels]) @ of_filter
+    for window, of_filter in zip(itertools.chain(*windows), of_filters, strict=True)
   ]
-  rows = zip(*(_outputs(row) for row in products), strict=True)  # [2][4]: by column, then row
+  by_row = (products[i : i + _WINDOW] for i in range(0, _WINDOW**2, _WINDOW))
+  rows = zip(*map(_outputs, by_row), strict=True)  # [2][4]: by column, then row
   columns = [_outputs(list(column)) for column in rows]
   shape = [-1, -(-height // 2), -(-width // 2), outputs]
   result = tf.stack(
@@ -83,13 +86,8 @@ def filter_gradient(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
   windows = _windows(x)
   of_products = [_spread(part, _COLUMNS) for part in _spread(gradient, _ROWS)]
   products = [
-    tf.matmul(
-      tf.reshape(windows[i][j], [-1, channels]),
-      tf.reshape(of_products[i][j], [-1, outputs]),
-      transpose_a=True,
-    )
-    for i in range(_WINDOW)
-    for j in range(_WINDOW)
+    tf.matmul(tf.reshape(window, [-1, channels]), tf.reshape(part, [-1, outputs]), transpose_a=True)
+    for window, part in zip(itertools.chain(*windows), itertools.chain(*of_products), strict=True)
   ]
   flat = tf.reshape(tf.stack(products), [_WINDOW**2, -1])
   by_filters = tf.matmul(tf.constant(_OF_FILTER, x.dtype), flat, transpose_a=True)

