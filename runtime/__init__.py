@@ -148,6 +148,9 @@ def create_hosts(
 ) -> 'Runtime':
   """Makes a runtime whose clients are spread over worker processes; TFF's default one then.
 
+  Whatever a program calls from then on, such as `process.next(state, [client values])`, has the
+  clients' work done by the workers if it is compiled as a whole; `context.explain` says so.
+
   Args:
     size: how many workers.
     cluster: the Ray cluster that they are on: `ray://host:port`, `host:port` from one of its

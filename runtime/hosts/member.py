@@ -34,6 +34,8 @@ class Task:
     handles: of each of the parameter's parts at CLIENTS: what `place` was given, None for a
       part without leaves.
     rows: for each of these parts, the rows of the clients that take part.
+    number: how often the plan was run before.
+    piece: which of the members this is.
     is_last: whether to give the result as well: the new values at CLIENTS.
     updated: (parameter's part, result's part at CLIENTS): the states, which take the result's
       values; None if all of the result is to be sent.
@@ -44,6 +46,8 @@ class Task:
   stage: int | None
   handles: tuple[int | None, ...]
   rows: tuple[np.ndarray, ...]
+  number: int
+  piece: int
   is_last: bool
   updated: tuple[int, int] | None
 
@@ -115,7 +119,7 @@ class Member:
     """The machine, since it was started last."""
     return f'{socket.gethostname()} {_BOOT.read_text() if _BOOT.exists() else ""}'
 
-  def learn(self, number: int, text: bytes) -> None:
+  def learn(self, number: int, text: pieces.Text) -> None:
     """Takes a plan."""
     self._plans[number] = pieces.Pieces(
       pieces.Plan.read(text),
@@ -123,6 +127,10 @@ class Member:
       clients_per_block=self._clients_per_block,
       statistics=self._machine.context.statistics,
     )
+
+  def unlearn(self, number: int) -> None:
+    """Forgets a plan."""
+    self._plans.pop(number, None)
 
   def receive(self, handle: int, tree: Any) -> None:
     """Takes some rows of what `place` or `place_states` is to place, after those before."""
@@ -210,7 +218,9 @@ class Member:
     plan = self._plans[task.plan]
     if task.round != self._round:
       leaves, read = self._leaves(task)
-      self._turn = plan.begin(leaves, read, len(read[0]) if read else 0)
+      self._turn = plan.begin(
+        leaves, read, len(read[0]) if read else 0, number=task.number, piece=task.piece
+      )
       self._round = task.round
     turn = self._turn
     assert turn is not None
