@@ -50,7 +50,8 @@ CASES = (
   'states_on_disk',
   'data_from_disk',
 )
-ON_REQUEST = ('cifar10_pfl',)  # They install something.
+# The first installs something.
+ON_REQUEST = ('cifar10_pfl', 'tree_4_mlp')
 PUBLISHED = {
   'cifar10': 'CIFAR-10, cohort 50, CNN',
   'stackoverflow': 'Stack Overflow, cohort 400, transformer',

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Hashable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from runtime import interface, trees
@@ -67,13 +68,10 @@ class HostsContext(context_lib.XlaContext):
       types, leaves, rows = found
     else:
       leaves, rows = context_lib.stacked_parts(parts, count)
+    own_types = types or [type_ for type_, _ in parts]
     given = [
-      self._of_clients(leaves_of_part, type_, is_kept=program.has_sequence(trees.member(before)))
-      if stages.is_client_part(before)
-      else leaves_of_part
-      for leaves_of_part, type_, (before, _) in zip(
-        leaves, types or [t for t, _ in parts], parts, strict=True
-      )
+      self._of_clients(of_part, type_, part, count) if stages.is_client_part(type_) else of_part
+      for of_part, type_, part in zip(leaves, own_types, parts, strict=True)
     ]
     is_serial = bool(how.serial_reasons)
     try:
@@ -89,14 +87,17 @@ class HostsContext(context_lib.XlaContext):
       return self._compiled_whole(key, prog, parts, count)
     return [[tf.convert_to_tensor(leaf) for leaf in of_part] for of_part in result]
 
-  def _of_clients(self, leaves, type_, *, is_kept: bool) -> Any:
+  def _of_clients(self, leaves, type_, part, count: int) -> Any:
     """What stands for clients' values; that of data sets is kept, since they come again."""
-    if not is_kept:
-      return self._machine.lend(leaves, type_)
-    key = tuple(map(id, leaves))
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    if not lowered.is_placed(*part):  # padded; of nobody, a row says what a client's would be
+      arrays = [array[: max(1, count)] for array in arrays]
+    if not program.has_sequence(trees.member(part[0])):
+      return self._machine.lend(arrays, type_)
+    key = (len(arrays[0]), *map(id, leaves))
     if key not in self._lent:
       # The leaves are kept, so that their ids are not given to others.
-      self._lent[key] = (leaves, self._machine.lend(leaves, type_))
+      self._lent[key] = (leaves, self._machine.lend(arrays, type_))
     self._lent.move_to_end(key)
     while len(self._lent) > _LENT:
       self._lent.popitem(last=False)

@@ -76,7 +76,7 @@ class Answer:
     slots: where the records of the task's clients are now, if their states are on disk and
       have been written.
     seconds: the time that it took.
-    compiled: programs compiled in it.
+    compiled: programs compiled since the last answer.
   """
 
   totals: dict[str, Any]
@@ -110,6 +110,7 @@ class Member:
     self._written: dict[int, int] = {}  # by handle of states on disk, the round of the last write
     self._room: dict[int, int] = {}  # clients whose states are read at once
     self._turn: pieces.Turn | None = None
+    self._compiled = 0  # programs that the driver knows of
 
   def name(self) -> str:
     """Where it runs: host and process."""
@@ -214,7 +215,7 @@ class Member:
 
   def work(self, task: Task, sent: Sent) -> Answer:
     """Does its clients' work of a stage; see `Task` and `Sent`."""
-    start, before = time.perf_counter(), self._machine.compiled_programs
+    start = time.perf_counter()
     plan = self._plans[task.plan]
     if task.round != self._round:
       leaves, read = self._leaves(task)
@@ -231,13 +232,27 @@ class Member:
       if task.updated is not None:
         slots = self._update(task, results.pop(task.updated[1]))
       self._turn = self._round = None
+    compiled, self._compiled = self._compiled, self._machine.compiled_programs
     return Answer(
       totals=tf.nest.map_structure(np.asarray, totals),
       results=[[np.asarray(leaf) for leaf in leaves] for leaves in results],
       slots=slots,
       seconds=time.perf_counter() - start,
-      compiled=self._machine.compiled_programs - before,
+      compiled=self._compiled - compiled,
     )
+
+  def work_for_totals(self, task: Task, sent: Sent) -> tuple[dict[str, Any], Answer]:
+    """As `work`: the totals, and an answer without them."""
+    answer = self.work(task, sent)
+    return answer.totals, dataclasses.replace(answer, totals={})
+
+  def add_up(self, task: Task, sent: Sent, *totals: Mapping[str, Any]) -> dict[str, Any]:
+    """The totals that several members have for a task, in their order, in one."""
+    assert task.stage is not None
+    joined = self._plans[task.plan].add_up(
+      task.stage, totals, sent.env, number=task.number, piece=task.piece
+    )
+    return tf.nest.map_structure(np.asarray, joined)
 
   def _leaves(self, task: Task) -> tuple[list[list[Any]], list[np.ndarray]]:
     """The leaves of the parameter's parts (at CLIENTS what was placed, else none); rows in them."""

@@ -275,6 +275,27 @@ class Pieces(executable.Executable):
     turn.kept |= kept
     return totals
 
+  def add_up(
+    self, stage: int, totals: Sequence[Values], env: Values, *, number: int, piece: int
+  ) -> dict[str, Any]:
+    """The totals of several members in one, in their order.
+
+    Args:
+      stage: of the totals.
+      totals: the members'.
+      env: the server's values that the stage reads.
+      number: of executions before.
+      piece: which of the members this is.
+    """
+
+    def run(totals, env, fresh, piece):
+      with scope.entered(executable.scope_of(fresh, piece)):
+        return self._stages.merge(totals, stage, env)
+
+    with tf.device(self._devices[0]):
+      joined = self._compiled(('totals', stage), run)
+      return joined(list(totals), dict(env), self.fresh(number), tf.constant(piece))
+
   def at_clients(self, turn: 'Turn', parts: Mapping[int, Any], env: Values) -> list[list[Any]]:
     """The leaves [n, ...] of the result's parts at CLIENTS, of this member's clients."""
     count = turn.cohort.count

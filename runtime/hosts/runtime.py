@@ -96,8 +96,20 @@ class HostsRuntime(interface.Runtime):
 
   name = 'xla'
 
-  def __init__(self, crew: Crew):
-    """Takes a crew, which ends with this runtime."""
+  def __init__(self, crew: Crew, *, fan_in: int = 0):
+    """Makes a runtime.
+
+    Args:
+      crew: the members, which end with this runtime.
+      fan_in: how many totals are added up at a time: by members, as a tree, until no more than
+        these are left for the driver. 0 for none: the driver adds up all.
+
+    Raises:
+      ValueError: `fan_in` is 1 or negative.
+    """
+    if fan_in < 0 or fan_in == 1:
+      raise ValueError(f'fan_in={fan_in}: 0, or at least 2 is expected.')
+    self._fan_in = fan_in
     self.context = hosts_context.HostsContext(self)
     self._crew = crew
     self._numbers = itertools.count()
@@ -343,7 +355,7 @@ class HostsRuntime(interface.Runtime):
     """How many workers there are."""
     return self._crew.size
 
-  def lend(self, leaves: Sequence[Any], type_: Any) -> _Spread | None:
+  def lend(self, leaves: Sequence[np.ndarray], type_: Any) -> _Spread | None:
     """What stands for the clients' values of a program's parameter; see `call`.
 
     A member is sent its rows of them when it first needs these, and forgets them once this is
@@ -355,8 +367,7 @@ class HostsRuntime(interface.Runtime):
     """
     if not leaves:
       return None
-    arrays = [np.asarray(leaf) for leaf in leaves]
-    return self._spread(_mapping(type_, iter(arrays)), len(arrays[0]))
+    return self._spread(_mapping(type_, iter(leaves)), len(leaves[0]))
 
   def call(
     self,
@@ -591,7 +602,8 @@ class HostsRuntime(interface.Runtime):
     fresh = server.fresh(planned.runs)
     env: dict[str, Any] = {}
     totals: list[Any] = []
-    call, answers = next(self._numbers), []
+    call = next(self._numbers)
+    answers: list[member.Answer] = []
     last = max(plan.client_stages, default=None)
     for stage in [*range(plan.program.num_stages), *([] if plan.client_stages else [None])]:
       if stage is not None:
@@ -599,7 +611,7 @@ class HostsRuntime(interface.Runtime):
         totals = []
       if stage not in (*plan.client_stages, None):
         continue
-      answers = self._work(
+      answers, totals = self._work(
         [
           member.Task(
             round=call, plan=planned.number, stage=stage, handles=share.handles, rows=share.rows,
@@ -609,7 +621,6 @@ class HostsRuntime(interface.Runtime):
         ],
         _sent(plan, stage, stage == last, parts, env),
       )  # fmt: skip
-      totals = [answer.totals for answer in answers]
     # Nobody who is lost from here on takes anything of this call with him.
     self._last_round = call
     planned.runs += 1
@@ -661,21 +672,47 @@ class HostsRuntime(interface.Runtime):
     self._ask(index, 'place', sent.handle)
     return np.arange(len(rows), dtype=np.int32)
 
-  def _work(self, tasks: Sequence[member.Task], sent: member.Sent) -> list[member.Answer]:
-    """The members' answers, in their order."""
+  def _work(
+    self, tasks: Sequence[member.Task], sent: member.Sent
+  ) -> tuple[list[member.Answer], list[pieces.Values]]:
+    """The members' answers, and the totals, both in their order."""
     shared = self._crew.share(sent)
-    calls = {m: self._crew.call(m, 'work', task, shared) for m, task in enumerate(tasks)}
-    found = self._crew.gather(calls)
-    answers = [found[m] for m in range(len(tasks))]
+    if self._fan_in and len(tasks) > self._fan_in and tasks[0].stage is not None:
+      answers, totals = self._work_in_a_tree(tasks, shared)
+    else:
+      calls = {m: self._crew.call(m, 'work', task, shared) for m, task in enumerate(tasks)}
+      answers = list(self._crew.gather(calls).values())
+      totals = [answer.totals for answer in answers]
     self.bytes_sent += _num_bytes((sent.parts, sent.env))
-    self.bytes_received += sum(_num_bytes((a.totals, a.results)) for a in answers)
+    self.bytes_received += _num_bytes((totals, [answer.results for answer in answers]))
     counts = self.context.statistics
     counts.programs += sum(answer.compiled for answer in answers)
     if any(answer.compiled for answer in answers):
       counts.seconds += max(answer.seconds for answer in answers)
     else:
       self._watch_stragglers([answer.seconds for answer in answers])
-    return answers
+    return answers, totals
+
+  def _work_in_a_tree(
+    self, tasks: Sequence[member.Task], shared: Any
+  ) -> tuple[list[member.Answer], list[pieces.Values]]:
+    """The same, but for totals that members have added up: `fan_in` neighbours' by the first."""
+    pairs = {
+      m: self._crew.call_for_two(m, 'work_for_totals', task, shared) for m, task in enumerate(tasks)
+    }
+    totals = {m: own for m, (own, _) in pairs.items()}
+    members = list(pairs)
+    while len(members) > self._fan_in:
+      groups = [members[i : i + self._fan_in] for i in range(0, len(members), self._fan_in)]
+      for first, *others in groups:
+        if others:
+          own = [totals.pop(m) for m in (first, *others)]
+          totals[first] = self._crew.call(first, 'add_up', tasks[first], shared, *own)
+      members = [first for first, *_ in groups]
+    # Whoever is lost is found here, before what depends on him.
+    answers = self._crew.gather({m: answer for m, (_, answer) in pairs.items()})
+    summed = self._crew.gather({m: totals[m] for m in members})
+    return list(answers.values()), list(summed.values())
 
   def _watch_stragglers(self, seconds: Sequence[float]) -> None:
     for index in self._stragglers.found(seconds):

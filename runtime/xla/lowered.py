@@ -116,8 +116,7 @@ class LoweredPrograms:
       types.append(new_type)
       leaves.append(of_part)
       if stages.is_client_part(type_):
-        is_placed = _is_placed(type_, value)
-        rows.append(value.rows if is_placed else np.arange(count))
+        rows.append(value.rows if is_placed(type_, value) else np.arange(count))
     return types, leaves, rows
 
   def _executable(self, key, prog, types, block) -> executable.Executable:
@@ -134,7 +133,7 @@ class LoweredPrograms:
 
   def _placed(self, key: Any, type_: Any, value: Any) -> tuple[Any, list[Any]]:
     """A part with its sequences replaced by padded arrays: (type, leaves)."""
-    if _is_placed(type_, value):
+    if is_placed(type_, value):
       return value.population.padded_type, value.population.leaves
     is_clients = stages.is_client_part(type_)
     member = trees.member(type_)
@@ -174,7 +173,7 @@ def with_parts(prog: program.Program, types: Sequence[Any]) -> program.Program:
   return dataclasses.replace(prog, parameter_type=_replaced(prog.parameter_type, iter(types)))
 
 
-def _is_placed(type_: Any, value: Any) -> bool:
+def is_placed(type_: Any, value: Any) -> bool:
   """Whether a parameter's part is some clients of a population, and of its type."""
   if not isinstance(value, population.Clients):
     return False

@@ -48,6 +48,8 @@ def test_fed_avg_on_data_sets_is_that_of_one_process(model, size, block):
     learning.assert_same(learning.rounds(process, clients), expected)
     assert len(calls(machine, 'work')) == 2 * size
     assert len(calls(machine, 'place')) == size  # once for both rounds
+    each = [len(task.rows[0]) for task, _ in calls(machine, 'work')]
+    assert sum(each) == 2 * len(clients) and max(each) - min(each) <= 1  # evenly
     assert machine.context.explain(process.next).where == f'clients go through on {size} workers'
 
 
