@@ -90,6 +90,8 @@ class Member:
   """Some of the clients, at one host.
 
   Its methods take and give NumPy arrays, so that it may live in another process.
+
+  Long because all that a driver can ask of a host is here.
   """
 
   def __init__(self, *, device: str, clients_per_block: int | None):
