@@ -52,13 +52,13 @@ def _timed(
 
 
 def _fedavg(
-  model: str, num_clients: int, rounds: int, workers: int = 0, devices: str = ''
+  model: str, num_clients: int, rounds: int, workers: int = 0, devices: str = '', fan_in: int = 0
 ) -> dict[str, Any]:
   """DP-FedAvg in one process, or over worker processes of this machine."""
   method = workloads.image_fedavg(model, num_clients)
   machine: Any
   if workers:
-    machine = runtime.create_hosts(workers, device='cpu')
+    machine = runtime.create_hosts(workers, device='cpu', fan_in=fan_in)
   else:
     machine = runtime.create('xla', devices=devices or _devices())
   with machine:
@@ -306,6 +306,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'workers_1_mlp': lambda: _fedavg('mlp', 20, 5, 1),
   'workers_2_mlp': lambda: _fedavg('mlp', 40, 5, 2),
   'workers_4_mlp': lambda: _fedavg('mlp', 80, 5, 4),
+  'tree_4_mlp': lambda: _fedavg('mlp', 80, 5, 4, fan_in=2),
   'growth_10': lambda: _fedavg('softmax', 10, 20),
   'growth_100': lambda: _fedavg('softmax', 100, 20),
   'growth_1000': lambda: _fedavg('softmax', 1000, 8),

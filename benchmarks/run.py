@@ -55,7 +55,8 @@ PUBLISHED = {
   'stackoverflow': 'Stack Overflow, cohort 400, transformer',
   'flair': 'FLAIR at 64x64, cohort 10, ResNet-18',
 }
-ON_REQUEST = tuple(f'{name}_pfl' for name in PUBLISHED)  # They install something.
+PEERS = tuple(f'{name}_pfl' for name in PUBLISHED)  # They install something.
+ON_REQUEST = (*PEERS, 'tree_4_mlp')
 _KNOWN = (*CASES, *ON_REQUEST)
 _CASE_SECONDS = 1800
 
@@ -264,8 +265,9 @@ def report(results: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any])
 def main(arguments: Sequence[str] | None = None) -> int:
   """Measures, prints and saves; 1 if a case failed."""
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  only = f'cases, from {",".join(_KNOWN)}; default: all but {", ".join(ON_REQUEST)}, which install'
-  parser.add_argument('--only', default='', help=f'{only} pfl-research into build/pfl')
+  only = f'cases, from {",".join(_KNOWN)}; default: all but {", ".join(ON_REQUEST)}'
+  peers = f'{", ".join(PEERS)} install pfl-research into build/pfl'
+  parser.add_argument('--only', default='', help=f'{only}; {peers}')
   parser.add_argument('--devices', default='auto', help='for the XLA runtime')
   parser.add_argument('--output', default='benchmarks/results', help='folder for the results')
   options = parser.parse_args(arguments)

@@ -146,9 +146,17 @@ def with_states_on_disk(
 
 
 def create_hosts(
-  size: int, *, cluster: str = '', device: str = 'auto', clients_per_block: int | None = None
+  size: int,
+  *,
+  cluster: str = '',
+  device: str = 'auto',
+  clients_per_block: int | None = None,
+  fan_in: int = 0,
 ) -> 'Runtime':
   """Makes a runtime whose clients are spread over worker processes; TFF's default one then.
+
+  Whatever a program calls from then on, such as `process.next(state, [client values])`, has the
+  clients' work done by the workers if it is compiled as a whole; `context.explain` says so.
 
   Args:
     size: how many workers.
@@ -156,6 +164,8 @@ def create_hosts(
       machines; by default one of this machine, which ends with the runtime.
     device: of each worker: `cpu`, `gpu`, or `auto` for a GPU where it has one.
     clients_per_block: as for `create`.
+    fan_in: how many workers' totals one of them adds up, and so on as a tree; 0 if this process
+      adds up all. See docs/scale.md for when it pays.
 
   Returns:
     A runtime, to be used in a `with` statement, or closed.
@@ -167,7 +177,7 @@ def create_hosts(
   crew = importlib.import_module('runtime.hosts.ray_crew').connect(
     cluster, size, device=device, clients_per_block=clients_per_block
   )
-  created = importlib.import_module('runtime.hosts.runtime').HostsRuntime(crew)
+  created = importlib.import_module('runtime.hosts.runtime').HostsRuntime(crew, fan_in=fan_in)
   importlib.import_module('tensorflow_federated').framework.set_default_context(created.context)
   return created
 

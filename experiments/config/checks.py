@@ -174,6 +174,11 @@ def _check_runtime(config: Any) -> None:
       raise ValueError(f'--clients_per_block={config.clients_per_block} belongs to --runtime=xla.')
     if config.cohort_workers:
       raise ValueError(f'--cohort_workers={config.cohort_workers} belongs to --runtime=xla.')
+  if config.cohort_fan_in:
+    if not config.cohort_workers:
+      raise ValueError(f'--cohort_fan_in={config.cohort_fan_in} needs --cohort_workers.')
+    if config.cohort_fan_in == 1:
+      raise ValueError('--cohort_fan_in=1 adds nothing up: 0, or at least 2 is expected.')
   if config.cohort_workers and re.search('[,:]', config.device):
     raise ValueError(
       f'--device={config.device}: each of --cohort_workers={config.cohort_workers} has one device: '

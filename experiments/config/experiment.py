@@ -476,6 +476,16 @@ class ExperimentConfig:
     maximum=1024,
     identity=False,
   )
+  cohort_fan_in: int = setting_field(
+    int,
+    None,
+    'How many totals one of --cohort_workers adds up before they go on, as a tree; 0: the '
+    "command's own process adds up all. It pays with hundreds of workers or large models.",
+    Group.RUNTIME,
+    minimum=0,
+    maximum=1024,
+    identity=False,
+  )
 
   client_states: str = setting_field(
     str,

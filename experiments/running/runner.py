@@ -137,7 +137,7 @@ def create_runtime(config: ExperimentConfig, *, cluster: str = '') -> 'runtime.R
     else:
       machine = runtime.create_hosts(
         config.cohort_workers, cluster=cluster, clients_per_block=config.clients_per_block,
-        device=device,
+        device=device, fan_in=config.cohort_fan_in or 0,
       )  # fmt: skip
     # XLA's first program of a process comes with a notice; let it be this one.
     tf.function(lambda: tf.constant(0), jit_compile=True)()

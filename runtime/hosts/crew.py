@@ -23,6 +23,14 @@ class Crew(abc.ABC):
     """Calls a method of a member, which goes on beside others; returns what `gather` takes."""
 
   @abc.abstractmethod
+  def call_for_two(self, index: int, method: str, *arguments: Any) -> tuple[Any, Any]:
+    """The same of a method that gives a pair; returns what stands for each of the two.
+
+    Either may be an argument of another call as well as taken by `gather`, so that what is large
+    goes from member to member.
+    """
+
+  @abc.abstractmethod
   def gather(self, calls: Mapping[int, Any]) -> dict[int, Any]:
     """What the calls give, by member.
 

@@ -34,6 +34,8 @@ class Task:
     handles: of each of the parameter's parts at CLIENTS: what `place` was given, None for a
       part without leaves.
     rows: for each of these parts, the rows of the clients that take part.
+    number: how often the plan was run before.
+    piece: which of the members this is.
     is_last: whether to give the result as well: the new values at CLIENTS.
     updated: (parameter's part, result's part at CLIENTS): the states, which take the result's
       values; None if all of the result is to be sent.
@@ -44,6 +46,8 @@ class Task:
   stage: int | None
   handles: tuple[int | None, ...]
   rows: tuple[np.ndarray, ...]
+  number: int
+  piece: int
   is_last: bool
   updated: tuple[int, int] | None
 
@@ -72,7 +76,7 @@ class Answer:
     slots: where the records of the task's clients are now, if their states are on disk and
       have been written.
     seconds: the time that it took.
-    compiled: programs compiled in it.
+    compiled: programs compiled since the last answer.
   """
 
   totals: dict[str, Any]
@@ -86,6 +90,8 @@ class Member:
   """Some of the clients, at one host.
 
   Its methods take and give NumPy arrays, so that it may live in another process.
+
+  Long because all that a driver can ask of a host is here.
   """
 
   def __init__(self, *, device: str, clients_per_block: int | None):
@@ -98,6 +104,8 @@ class Member:
     if device == 'auto':
       device = 'gpu' if tf.config.list_physical_devices('GPU') else 'cpu'
     self._clients_per_block = clients_per_block
+    if device == 'cpu':  # a core of a machine that others share
+      devices_lib.leave_a_client_to_one_thread()
     self._machine = xla_runtime.XlaRuntime(devices=device, clients_per_block=clients_per_block)
     self._arriving: dict[int, list[Any]] = {}
     self._placed: dict[int, Any] = {}
@@ -106,6 +114,7 @@ class Member:
     self._written: dict[int, int] = {}  # by handle of states on disk, the round of the last write
     self._room: dict[int, int] = {}  # clients whose states are read at once
     self._turn: pieces.Turn | None = None
+    self._compiled = 0  # programs that the driver knows of
 
   def name(self) -> str:
     """Where it runs: host and process."""
@@ -115,7 +124,7 @@ class Member:
     """The machine, since it was started last."""
     return f'{socket.gethostname()} {_BOOT.read_text() if _BOOT.exists() else ""}'
 
-  def learn(self, number: int, text: bytes) -> None:
+  def learn(self, number: int, text: pieces.Text) -> None:
     """Takes a plan."""
     self._plans[number] = pieces.Pieces(
       pieces.Plan.read(text),
@@ -123,6 +132,10 @@ class Member:
       clients_per_block=self._clients_per_block,
       statistics=self._machine.context.statistics,
     )
+
+  def unlearn(self, number: int) -> None:
+    """Forgets a plan."""
+    self._plans.pop(number, None)
 
   def receive(self, handle: int, tree: Any) -> None:
     """Takes some rows of what `place` or `place_states` is to place, after those before."""
@@ -206,11 +219,13 @@ class Member:
 
   def work(self, task: Task, sent: Sent) -> Answer:
     """Does its clients' work of a stage; see `Task` and `Sent`."""
-    start, before = time.perf_counter(), self._machine.compiled_programs
+    start = time.perf_counter()
     plan = self._plans[task.plan]
     if task.round != self._round:
       leaves, read = self._leaves(task)
-      self._turn = plan.begin(leaves, read, len(read[0]) if read else 0)
+      self._turn = plan.begin(
+        leaves, read, len(read[0]) if read else 0, number=task.number, piece=task.piece
+      )
       self._round = task.round
     turn = self._turn
     assert turn is not None
@@ -221,13 +236,27 @@ class Member:
       if task.updated is not None:
         slots = self._update(task, results.pop(task.updated[1]))
       self._turn = self._round = None
+    compiled, self._compiled = self._compiled, self._machine.compiled_programs
     return Answer(
       totals=tf.nest.map_structure(np.asarray, totals),
       results=[[np.asarray(leaf) for leaf in leaves] for leaves in results],
       slots=slots,
       seconds=time.perf_counter() - start,
-      compiled=self._machine.compiled_programs - before,
+      compiled=self._compiled - compiled,
     )
+
+  def work_for_totals(self, task: Task, sent: Sent) -> tuple[dict[str, Any], Answer]:
+    """As `work`: the totals, and an answer without them."""
+    answer = self.work(task, sent)
+    return answer.totals, dataclasses.replace(answer, totals={})
+
+  def add_up(self, task: Task, sent: Sent, *totals: Mapping[str, Any]) -> dict[str, Any]:
+    """The totals that several members have for a task, in their order, in one."""
+    assert task.stage is not None
+    joined = self._plans[task.plan].add_up(
+      task.stage, totals, sent.env, number=task.number, piece=task.piece
+    )
+    return tf.nest.map_structure(np.asarray, joined)
 
   def _leaves(self, task: Task) -> tuple[list[list[Any]], list[np.ndarray]]:
     """The leaves of the parameter's parts (at CLIENTS what was placed, else none); rows in them."""

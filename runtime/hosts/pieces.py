@@ -12,8 +12,9 @@ from tensorflow_federated import framework as bb
 
 from runtime import interface, trees
 from runtime.tff_internals import computation_pb2
-from runtime.xla import aggregation, executable, local, program
+from runtime.xla import aggregation, executable, local, lowered, program
 from runtime.xla import stages as stages_lib
+from runtime.xla.lowering import scope
 
 Values = Mapping[str, Any]  # by name: nested tuples of arrays or tensors
 
@@ -31,18 +32,35 @@ class Needs:
   parts: frozenset[int]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text:
+  """What members make a plan from.
+
+  Attributes:
+    flat: the program's flat form, serialised.
+    types: a reference to a struct of the types of the parameter's parts, serialised, which have
+      arrays in the place of data sets; None for a program without data sets, variables and
+      random ops.
+    is_serial: whether clients are worked on one at a time, whatever `clients_per_block` says.
+  """
+
+  flat: bytes
+  types: bytes | None = None
+  is_serial: bool = False
+
+
 class Plan:
   """A program as driver and members both have it.
 
   Attributes:
     program: the program.
-    text: its flat form, serialised: what members make theirs from.
+    text: what members make theirs from.
     part_types: the types of the parameter's parts.
     result_types: the types of the result's parts.
     client_stages: the stages in which clients have work.
   """
 
-  def __init__(self, prog: program.Program, text: bytes):
+  def __init__(self, prog: program.Program, text: Text):
     self.program = prog
     self.text = text
     self.part_types = (
@@ -54,20 +72,26 @@ class Plan:
     self.client_stages = [s for s in range(prog.num_stages) if stages.has_client_work(s)]
 
   @classmethod
-  def of(cls, computation: Any) -> 'Plan':
-    """The plan of a TFF computation.
-
-    Raises:
-      UnsupportedComputationError: it uses an intrinsic that is not known here.
-    """
-    return cls.read(program.flat_form(computation).proto.SerializeToString(deterministic=True))
+  def of(
+    cls, prog: program.Program, types: Sequence[Any] | None = None, *, is_serial: bool = False
+  ) -> 'Plan':
+    """The plan of a whole computation's program; for `types` and `is_serial` see `Text`."""
+    flat, own = _serialized(program.to_flat_form(prog)), None
+    if types is not None:
+      struct = tff.StructType([(None, type_) for type_ in types])
+      own = _serialized(bb.Reference('parts', struct))
+    return cls.read(Text(flat=flat, types=own, is_serial=is_serial))
 
   @classmethod
-  def read(cls, text: bytes) -> 'Plan':
+  def read(cls, text: Text) -> 'Plan':
     """The plan that another process has made."""
-    flat = bb.ComputationBuildingBlock.from_proto(computation_pb2.Computation.FromString(text))
+    flat = _read(text.flat)
     signature = flat.type_signature
-    return cls(program.of_flat_form(flat, signature.parameter, signature.result), text)
+    prog = program.of_flat_form(flat, signature.parameter, signature.result)
+    if text.types is not None:
+      struct = _read(text.types).type_signature
+      prog = lowered.with_parts(prog, [type_ for _, type_ in trees.fields(struct)])
+    return cls(prog, text)
 
   @functools.cache  # noqa: B019 - a plan is kept as long as its computation
   def needs(self, stage: int | None) -> Needs:
@@ -119,6 +143,14 @@ class Plan:
     return set(range(first, first + len(program.placed_parts(type_))))
 
 
+def _serialized(block: bb.ComputationBuildingBlock) -> bytes:
+  return block.proto.SerializeToString(deterministic=True)
+
+
+def _read(text: bytes) -> Any:
+  return bb.ComputationBuildingBlock.from_proto(computation_pb2.Computation.FromString(text))
+
+
 class Pieces(executable.Executable):
   """A plan's pieces on one device, compiled when they are first run."""
 
@@ -133,8 +165,9 @@ class Pieces(executable.Executable):
     super().__init__(
       plan.program,
       devices=[device],
-      clients_per_block=clients_per_block,
+      clients_per_block=1 if plan.text.is_serial else clients_per_block,
       statistics=statistics,
+      is_lowered=plan.text.types is not None,
     )
     self._plan = plan
 
@@ -143,8 +176,20 @@ class Pieces(executable.Executable):
     """The types of the parameter's parts."""
     return self._part_types
 
+  def fresh(self, number: int) -> tuple[tf.Tensor, ...]:
+    """The random bits of an execution after `number` others, if the program may use them.
+
+    Driver and members each draw their own: nobody knows another's noise.
+    """
+    return scope.Fresh.draw(number).tensors() if self._is_lowered else ()
+
   def server(
-    self, stage: int, parts: Sequence[Any], env: Values, totals: Sequence[Values]
+    self,
+    stage: int,
+    parts: Sequence[Any],
+    env: Values,
+    totals: Sequence[Values],
+    fresh: Sequence[tf.Tensor] = (),
   ) -> dict[str, Any]:
     """The server's values that a stage adds.
 
@@ -153,12 +198,13 @@ class Pieces(executable.Executable):
       parts: the leaves of the parameter's parts; of those at CLIENTS none.
       env: the server's values so far.
       totals: of each member, in order, for the stage before; empty if it has none.
+      fresh: the execution's random bits.
     """
     with self._watched(executable.Cohort(rows=[], settings=None, count=0, limit=None)):
       if not self._stages.has_server_work(stage):
         return {}
       with tf.device(self._devices[0]):
-        return self._server_piece(stage)(parts, env, list(totals), ())
+        return self._server_piece(stage)(parts, env, list(totals), tuple(fresh))
 
   def at_server(self, parts: Sequence[Any], env: Values) -> list[list[Any]]:
     """The leaves of the result's parts that are not at CLIENTS."""
@@ -166,7 +212,15 @@ class Pieces(executable.Executable):
     wanted = self._plan.results(lambda type_: not stages_lib.is_client_part(type_))
     return [tf.nest.flatten(local.evaluate(block, values)) for block, _ in wanted]
 
-  def begin(self, parts: Sequence[Any], rows: Sequence[np.ndarray], count: int) -> 'Turn':
+  def begin(
+    self,
+    parts: Sequence[Any],
+    rows: Sequence[np.ndarray],
+    count: int,
+    *,
+    number: int = 0,
+    piece: int = 0,
+  ) -> 'Turn':
     """Begins a round of this member's clients.
 
     Args:
@@ -174,9 +228,13 @@ class Pieces(executable.Executable):
         [K, ...], of the others none.
       rows: for every part at CLIENTS, the rows of the clients that take part.
       count: how many they are.
+      number: of executions before.
+      piece: which of the members this is.
     """
-    held = [leaves[0].shape[0] for leaves in parts if leaves]  # a client takes part once
+    held = [leaves[0].shape[0] for leaves in parts if leaves]
     limit = min(held, default=None)
+    if limit is not None and count > limit:  # clients of a population, some more than once
+      limit = None
     cohort = executable.Cohort(rows=rows, settings=None, count=count, limit=limit)
     with self._watched(cohort), tf.device(self._devices[0]):
       padding = (0, self._bucket - count)
@@ -192,7 +250,10 @@ class Pieces(executable.Executable):
             of_part = tf.range(self._bucket)
           read.append(of_part)
         values.append(leaves)
-    return Turn(cohort=cohort, values=values, rows=read, bucket=self._bucket)
+    return Turn(
+      cohort=cohort, values=values, rows=read, bucket=self._bucket, piece=piece,
+      fresh=self.fresh(number),
+    )  # fmt: skip
 
   def clients(
     self, stage: int, turn: 'Turn', parts: Mapping[int, Any], env: Values
@@ -208,10 +269,32 @@ class Pieces(executable.Executable):
     with self._watched(turn.cohort), tf.device(self._devices[0]):
       count = tf.constant(turn.cohort.count, tf.int32)
       totals, kept = self._client_piece(stage, turn.bucket)(
-        turn.with_server(parts), env, turn.kept, turn.rows, None, count, tf.constant(0), ()
-      )
+        turn.with_server(parts), env, turn.kept, turn.rows, None, count,
+        tf.constant(turn.piece), turn.fresh,
+      )  # fmt: skip
     turn.kept |= kept
     return totals
+
+  def add_up(
+    self, stage: int, totals: Sequence[Values], env: Values, *, number: int, piece: int
+  ) -> dict[str, Any]:
+    """The totals of several members in one, in their order.
+
+    Args:
+      stage: of the totals.
+      totals: the members'.
+      env: the server's values that the stage reads.
+      number: of executions before.
+      piece: which of the members this is.
+    """
+
+    def run(totals, env, fresh, piece):
+      with scope.entered(executable.scope_of(fresh, piece)):
+        return self._stages.merge(totals, stage, env)
+
+    with tf.device(self._devices[0]):
+      joined = self._compiled(('totals', stage), run)
+      return joined(list(totals), dict(env), self.fresh(number), tf.constant(piece))
 
   def at_clients(self, turn: 'Turn', parts: Mapping[int, Any], env: Values) -> list[list[Any]]:
     """The leaves [n, ...] of the result's parts at CLIENTS, of this member's clients."""
@@ -250,6 +333,8 @@ class Turn:
     values: the leaves of the parameter's parts at CLIENTS; none of the others.
     rows: of each such part, the row of each client in its leaves, padded to the bucket.
     bucket: the padded number of clients.
+    piece: which of the members has them.
+    fresh: random bits; empty for a program that cannot use them.
     kept: what earlier stages keep of every client [bucket, ...], by name.
   """
 
@@ -257,6 +342,8 @@ class Turn:
   values: list[Any]
   rows: list[tf.Tensor]
   bucket: int
+  piece: int
+  fresh: tuple[tf.Tensor, ...]
   kept: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def with_server(self, parts: Mapping[int, Any]) -> list[Any]:

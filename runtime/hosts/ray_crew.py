@@ -71,17 +71,23 @@ class RayCrew(Crew):
   def call(self, index: int, method: str, *arguments: Any) -> Any:
     return self._members[index].call.remote(method, *arguments)
 
+  def call_for_two(self, index: int, method: str, *arguments: Any) -> tuple[Any, Any]:
+    return self._members[index].call.options(num_returns=2).remote(method, *arguments)
+
   def gather(self, calls: Mapping[int, Any]) -> dict[int, Any]:
     errors = self._ray.exceptions
+    ended = (errors.RayActorError, errors.WorkerCrashedError, errors.ObjectLostError)
     found = {}
     for index, reference in calls.items():
       try:
         found[index] = self._ray.get(reference)
-      except errors.RayTaskError as error:
-        raise error.cause from None
-      except (errors.RayActorError, errors.WorkerCrashedError, errors.ObjectLostError) as error:
+      except (errors.RayTaskError, *ended) as error:
+        cause = error.cause if isinstance(error, errors.RayTaskError) else error
+        if not isinstance(cause, ended):
+          raise cause from None
+        # Or whoever was to give it an argument.
         raise interface.MemberLostError(
-          f'cohort worker {index} has ended ({" ".join(str(error).split())[:200]})'
+          f'cohort worker {index} has ended ({" ".join(str(cause).split())[:200]})'
         ) from error
     return found
 

@@ -11,22 +11,27 @@ import os
 import pathlib
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from runtime import interface, stored_states, trees
 from runtime import records as records_lib
+from runtime.hosts import context as hosts_context
 from runtime.hosts import member, pieces, stragglers
 from runtime.hosts import rows as rows_lib
 from runtime.hosts import states as states_lib
 from runtime.hosts.crew import Crew
 from runtime.xla import context as context_lib
+from runtime.xla import program
 from runtime.xla import runtime as xla_runtime
+from runtime.xla import stages as stages_lib
 
 _BYTES_AT_ONCE = 2**24  # of arrays on their way to a member, or back
+_KEPT_PLANS = 64
 
 
 class _Spread:
@@ -47,16 +52,36 @@ class _Share:
   """What a member does of a cohort.
 
   Attributes:
-    handles: of its states (None without) and its data.
-    rows: of both, of its clients that take part.
+    handles: of each of the parameter's parts at CLIENTS, None for one without leaves. Of a round
+      these are its states and its data.
+    rows: of its clients that take part, in each of these.
     positions: theirs in the cohort.
     keeps: what must not be dropped before the round is over.
   """
 
-  handles: tuple[int | None, int]
-  rows: tuple[np.ndarray, np.ndarray]
+  handles: tuple[int | None, ...]
+  rows: tuple[np.ndarray, ...]
   positions: np.ndarray
-  keeps: _Spread
+  keeps: Sequence[_Spread]
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Planned:
+  """A plan, as it is run.
+
+  Attributes:
+    stands_for: what it was made of, kept so that its id is not given to another.
+    number: by which the members know it.
+    plan: the plan.
+    server: its pieces, of which the server's work is done here.
+    runs: how often it was run.
+  """
+
+  stands_for: Any
+  number: int
+  plan: pieces.Plan
+  server: pieces.Pieces
+  runs: int = 0
 
 
 class HostsRuntime(interface.Runtime):
@@ -71,12 +96,24 @@ class HostsRuntime(interface.Runtime):
 
   name = 'xla'
 
-  def __init__(self, crew: Crew):
-    """Takes a crew, which ends with this runtime."""
-    self.context = context_lib.XlaContext(devices='cpu')
+  def __init__(self, crew: Crew, *, fan_in: int = 0):
+    """Makes a runtime.
+
+    Args:
+      crew: the members, which end with this runtime.
+      fan_in: how many totals are added up at a time: by members, as a tree, until no more than
+        these are left for the driver. 0 for none: the driver adds up all.
+
+    Raises:
+      ValueError: `fan_in` is 1 or negative.
+    """
+    if fan_in < 0 or fan_in == 1:
+      raise ValueError(f'fan_in={fan_in}: 0, or at least 2 is expected.')
+    self._fan_in = fan_in
+    self.context = hosts_context.HostsContext(self)
     self._crew = crew
     self._numbers = itertools.count()
-    self._plans: dict[int, tuple[Any, int, pieces.Plan, pieces.Pieces]] = {}
+    self._plans: collections.OrderedDict[Any, _Planned] = collections.OrderedDict()
     self._known: list[set[int]] = [set() for _ in range(crew.size)]  # plans, by member
     self._placed: weakref.WeakSet[_Spread] = weakref.WeakSet()
     self._dropped: collections.deque[int] = collections.deque()
@@ -227,7 +264,7 @@ class HostsRuntime(interface.Runtime):
     xla_runtime.stack_leaves(parameter[1], _form(states), 'client_states')
     xla_runtime.stack_leaves(parameter[2], _form(data), 'data')
     updated = None if states.num_clients is None else (0, 0)
-    (server, metrics), _ = self._run(
+    (server, metrics), _ = self._run_round(
       next_computation, parameter, server_state, states, data, rows[0], updated
     )
     return trees.container(result[0], iter(server)), trees.container(result[2], iter(metrics))
@@ -251,7 +288,7 @@ class HostsRuntime(interface.Runtime):
     ways = self._parts(states, len(chosen[0][0]))
     for part in ways:
       own = (chosen[0][0][part], chosen[0][1][part])
-      _, (leaves,) = self._run(computation, parameter, server_state, states, data, own, None)
+      _, (leaves,) = self._run_round(computation, parameter, server_state, states, data, own, None)
       if not found:
         found = [np.empty([len(chosen[0][0]), *leaf.shape[1:]], leaf.dtype) for leaf in leaves]
       for whole, leaf in zip(found, leaves, strict=True):
@@ -310,7 +347,91 @@ class HostsRuntime(interface.Runtime):
         self._ask(index, 'undo', spread.handle, self._last_round)
 
   def close(self) -> None:
+    self.context.leave()
     self._crew.close()
+
+  @property
+  def num_workers(self) -> int:
+    """How many workers there are."""
+    return self._crew.size
+
+  def lend(self, leaves: Sequence[np.ndarray], type_: Any) -> _Spread | None:
+    """What stands for the clients' values of a program's parameter; see `call`.
+
+    A member is sent its rows of them when it first needs these, and forgets them once this is
+    no longer referred to.
+
+    Args:
+      leaves: arrays [K, ...].
+      type_: of one client.
+    """
+    if not leaves:
+      return None
+    return self._spread(_mapping(type_, iter(leaves)), len(leaves[0]))
+
+  def call(
+    self,
+    prog: program.Program,
+    types: Sequence[Any] | None,
+    parts: Sequence[Any],
+    rows: Sequence[np.ndarray],
+    *,
+    is_serial: bool,
+  ) -> list[list[Any]]:
+    """Runs the program of a whole computation, whose clients' work the members do.
+
+    Args:
+      prog: the program.
+      types: of the parameter's parts, which have arrays in the place of data sets; None for a
+        program without data sets, variables and random ops.
+      parts: of the parameter: leaves, at CLIENTS what `lend` gives.
+      rows: for every part at CLIENTS, the clients' rows in it.
+      is_serial: whether clients are worked on one at a time, whatever `clients_per_block` says.
+
+    Returns:
+      The leaves of the result's parts, at CLIENTS [n, ...].
+    """
+    self._drop_unused()
+    key = (id(prog), None if types is None else tuple(types), is_serial)
+    planned = self._plan(key, prog, lambda: pieces.Plan.of(prog, types, is_serial=is_serial))
+    is_client = [stages_lib.is_client_part(t) for t in planned.plan.part_types]
+    lent = [part for part, at_clients in zip(parts, is_client, strict=True) if at_clients]
+    at_server = [
+      [] if at_clients else part for part, at_clients in zip(parts, is_client, strict=True)
+    ]
+    server, joined, _ = self._run(planned, at_server, self._lent_shares(lent, rows), None)
+    of_server, of_clients = iter(server), iter(joined)
+    return [
+      next(of_clients if stages_lib.is_client_part(t) else of_server)
+      for t in planned.plan.result_types
+    ]
+
+  def _lent_shares(
+    self, lent: Sequence[_Spread | None], rows: Sequence[np.ndarray]
+  ) -> list[_Share]:
+    """What each member does of a cohort whose values were lent."""
+    # Those of a population are where they are; the others follow.
+    sizes = [0 if spread is None else spread.num_clients for spread in lent]
+    first_part = int(np.argmax(sizes))
+    owner, owned = lent[first_part], rows[first_part]
+    assert owner is not None
+    sent = [
+      spread if spread is None or _are_together(spread, own, owner, owned)
+      else self._spread(None, spread.num_clients)
+      for spread, own in zip(lent, rows, strict=True)
+    ]  # fmt: skip
+    shares = []
+    for index, (first, last) in enumerate(self._ends(owner.num_clients)):
+      positions = np.flatnonzero((owned >= first) & (owned < last))
+      own = [
+        np.zeros([len(positions)], np.int32) if data is None or as_sent is None
+        else self._rows_at(index, data, as_sent, of_part[positions], first)
+        for data, as_sent, of_part in zip(lent, sent, rows, strict=True)
+      ]  # fmt: skip
+      handles = tuple(None if spread is None else spread.handle for spread in sent)
+      keeps = [spread for spread in sent if spread is not None]
+      shares.append(_Share(handles=handles, rows=tuple(own), positions=positions, keeps=keeps))
+    return shares
 
   # ---------------------------------------------------------------------- what is where
 
@@ -407,23 +528,32 @@ class HostsRuntime(interface.Runtime):
 
   # ------------------------------------------------------------------------- a computation
 
-  def _plan(self, computation: Any) -> tuple[int, pieces.Plan, pieces.Pieces]:
-    key = id(computation)
+  def _plan(self, key: Any, stands_for: Any, make: Callable[[], pieces.Plan]) -> _Planned:
+    """A plan that all members know."""
     if key not in self._plans:
-      plan = pieces.Plan.of(computation)
-      made = pieces.Pieces(
+      plan = make()
+      server = pieces.Pieces(
         plan, device=self.context.devices[0], clients_per_block=1,
         statistics=self.context.statistics,
       )  # fmt: skip
-      self._plans[key] = (computation, len(self._plans), plan, made)
-    _, number, plan, made = self._plans[key]
+      self._plans[key] = _Planned(
+        stands_for=stands_for, number=next(self._numbers), plan=plan, server=server
+      )
+      if len(self._plans) > _KEPT_PLANS:
+        _, old = self._plans.popitem(last=False)
+        for index, known in enumerate(self._known):
+          if old.number in known:
+            self._ask(index, 'unlearn', old.number)
+            known.remove(old.number)
+    self._plans.move_to_end(key)
+    planned = self._plans[key]
     for index, known in enumerate(self._known):
-      if number not in known:
-        self._ask(index, 'learn', number, plan.text)
-        known.add(number)
-    return number, plan, made
+      if planned.number not in known:
+        self._ask(index, 'learn', planned.number, planned.plan.text)
+        known.add(planned.number)
+    return planned
 
-  def _run(
+  def _run_round(
     self, computation, parameter, server_state, states, data, rows, updated
   ) -> tuple[list[list[Any]], list[list[np.ndarray]]]:
     """Runs a computation of a round's parameters.
@@ -442,44 +572,64 @@ class HostsRuntime(interface.Runtime):
       of the rows, which are not updated states.
     """
     self._drop_unused()
-    number, plan, server = self._plan(computation)
+    planned = self._plan(
+      id(computation), computation, lambda: pieces.Plan.of(self.context.program(computation))
+    )
     shares = self._shares(states, data, *rows)
     parts: list[list[Any]] = [context_lib.server_leaves(parameter[0], server_state), [], []]
+    server, joined, answers = self._run(planned, parts, shares, updated)
+    for index, (share, answer) in enumerate(zip(shares, answers, strict=True)):
+      if answer.slots is not None and len(share.rows[0]):
+        states.on_disk.written(index, share.rows[0], answer.slots)
+    return server, joined
+
+  def _run(
+    self, planned: _Planned, parts: Sequence[Any], shares: Sequence[_Share], updated: Any
+  ) -> tuple[list[list[Any]], list[list[np.ndarray]], list[member.Answer]]:
+    """Runs a plan.
+
+    Args:
+      planned: the plan.
+      parts: the leaves of the parameter's parts; of those at CLIENTS none.
+      shares: of each member.
+      updated: see `member.Task`.
+
+    Returns:
+      The leaves of the result's parts at the server; of those at the clients, in the order of
+      the cohort, which are not updated states; and the members' last answers.
+    """
+    plan, server = planned.plan, planned.server
+    fresh = server.fresh(planned.runs)
     env: dict[str, Any] = {}
     totals: list[Any] = []
-    call, answers = next(self._numbers), []
+    call = next(self._numbers)
+    answers: list[member.Answer] = []
     last = max(plan.client_stages, default=None)
     for stage in [*range(plan.program.num_stages), *([] if plan.client_stages else [None])]:
       if stage is not None:
-        env |= server.server(stage, parts, env, totals)
+        env |= server.server(stage, parts, env, totals, fresh)
         totals = []
       if stage not in (*plan.client_stages, None):
         continue
-      answers = self._work(
+      answers, totals = self._work(
         [
           member.Task(
-            round=call, plan=number, stage=stage, handles=share.handles, rows=share.rows,
-            is_last=stage == last, updated=updated,
+            round=call, plan=planned.number, stage=stage, handles=share.handles, rows=share.rows,
+            number=planned.runs, piece=index, is_last=stage == last, updated=updated,
           )
-          for share in shares
+          for index, share in enumerate(shares)
         ],
         _sent(plan, stage, stage == last, parts, env),
       )  # fmt: skip
-      totals = [answer.totals for answer in answers]
-    self._round_is_over(call, states, shares, answers)
+    # Nobody who is lost from here on takes anything of this call with him.
+    self._last_round = call
+    planned.runs += 1
     order = np.argsort(np.concatenate([share.positions for share in shares]))
     joined = [
       [np.concatenate(leaf)[order] for leaf in zip(*of_part, strict=True)]
       for of_part in zip(*(answer.results for answer in answers), strict=True)
     ]
-    return server.at_server(parts, env), joined
-
-  def _round_is_over(self, call: int, states: Any, shares, answers) -> None:
-    """Nobody who is lost from here on takes anything of a call with him."""
-    self._last_round = call
-    for index, (share, answer) in enumerate(zip(shares, answers, strict=True)):
-      if answer.slots is not None and len(share.rows[0]):
-        states.on_disk.written(index, share.rows[0], answer.slots)
+    return server.at_server(parts, env), joined, answers
 
   def _shares(self, states, data, state_rows: np.ndarray, data_rows: np.ndarray) -> list[_Share]:
     """What each member does of a cohort."""
@@ -493,40 +643,76 @@ class HostsRuntime(interface.Runtime):
     shares = []
     for index, (first, positions) in enumerate(self._owners(owned, data_rows, data, count)):
       local = (owned[positions] - first).astype(np.int32)
-      if together:
-        self._send_data(of_data, index)
-        own = local
-      else:
-        rows = data_rows[positions]
-        chosen = rows if len(rows) else np.zeros([1], np.int32)  # somebody's, for their form
-        self._send_rows(
-          index, sent.handle, rows_lib.taken(of_data.tree, chosen), slice(0, len(chosen))
-        )
-        self._ask(index, 'place', sent.handle)
-        own = np.arange(len(rows), dtype=np.int32)
+      own = self._rows_at(index, of_data, sent, data_rows[positions], first)
       handle = None if of_states is None else of_states.handle
       shares.append(
         _Share(
-          handles=(handle, sent.handle), rows=(local, own), positions=positions, keeps=sent
+          handles=(handle, sent.handle), rows=(local, own), positions=positions, keeps=[sent]
         )
       )  # fmt: skip
     return shares
 
-  def _work(self, tasks: Sequence[member.Task], sent: member.Sent) -> list[member.Answer]:
-    """The members' answers, in their order."""
+  def _rows_at(
+    self, index: int, data: _Spread, sent: _Spread, rows: np.ndarray, first: int
+  ) -> np.ndarray:
+    """Gives a member some rows of the data, and says where they are there.
+
+    Args:
+      index: the member.
+      data: the data.
+      sent: what these rows are placed as; the data themselves where a member is given all its own.
+      rows: of the data.
+      first: the first row that is its own.
+    """
+    if sent is data:
+      self._send_data(data, index)
+      return (rows - first).astype(np.int32)
+    chosen = rows if len(rows) else np.zeros([1], np.int32)  # somebody's, for their form
+    self._send_rows(index, sent.handle, rows_lib.taken(data.tree, chosen), slice(0, len(chosen)))
+    self._ask(index, 'place', sent.handle)
+    return np.arange(len(rows), dtype=np.int32)
+
+  def _work(
+    self, tasks: Sequence[member.Task], sent: member.Sent
+  ) -> tuple[list[member.Answer], list[pieces.Values]]:
+    """The members' answers, and the totals, both in their order."""
     shared = self._crew.share(sent)
-    calls = {m: self._crew.call(m, 'work', task, shared) for m, task in enumerate(tasks)}
-    found = self._crew.gather(calls)
-    answers = [found[m] for m in range(len(tasks))]
+    if self._fan_in and len(tasks) > self._fan_in and tasks[0].stage is not None:
+      answers, totals = self._work_in_a_tree(tasks, shared)
+    else:
+      calls = {m: self._crew.call(m, 'work', task, shared) for m, task in enumerate(tasks)}
+      answers = list(self._crew.gather(calls).values())
+      totals = [answer.totals for answer in answers]
     self.bytes_sent += _num_bytes((sent.parts, sent.env))
-    self.bytes_received += sum(_num_bytes((a.totals, a.results)) for a in answers)
+    self.bytes_received += _num_bytes((totals, [answer.results for answer in answers]))
     counts = self.context.statistics
     counts.programs += sum(answer.compiled for answer in answers)
     if any(answer.compiled for answer in answers):
       counts.seconds += max(answer.seconds for answer in answers)
     else:
       self._watch_stragglers([answer.seconds for answer in answers])
-    return answers
+    return answers, totals
+
+  def _work_in_a_tree(
+    self, tasks: Sequence[member.Task], shared: Any
+  ) -> tuple[list[member.Answer], list[pieces.Values]]:
+    """The same, but for totals that members have added up: `fan_in` neighbours' by the first."""
+    pairs = {
+      m: self._crew.call_for_two(m, 'work_for_totals', task, shared) for m, task in enumerate(tasks)
+    }
+    totals = {m: own for m, (own, _) in pairs.items()}
+    members = list(pairs)
+    while len(members) > self._fan_in:
+      groups = [members[i : i + self._fan_in] for i in range(0, len(members), self._fan_in)]
+      for first, *others in groups:
+        if others:
+          own = [totals.pop(m) for m in (first, *others)]
+          totals[first] = self._crew.call(first, 'add_up', tasks[first], shared, *own)
+      members = [first for first, *_ in groups]
+    # Whoever is lost is found here, before what depends on him.
+    answers = self._crew.gather({m: answer for m, (_, answer) in pairs.items()})
+    summed = self._crew.gather({m: totals[m] for m in members})
+    return list(answers.values()), list(summed.values())
 
   def _watch_stragglers(self, seconds: Sequence[float]) -> None:
     for index in self._stragglers.found(seconds):
@@ -546,6 +732,21 @@ class HostsRuntime(interface.Runtime):
 def _form(placed: interface.ClientData | interface.ClientStates) -> Any:
   """Arrays that have the dtypes and a client's shapes of what was placed."""
   return placed.tree.tree if isinstance(placed.tree, _Spread) else placed.tree
+
+
+def _mapping(type_: Any, leaves: Iterator[Any]) -> Any:
+  """Nested mappings of a type's form, which `trees.flatten` takes."""
+  type_ = trees.member(type_)
+  if not isinstance(type_, tff.StructType):
+    return next(leaves)
+  return collections.OrderedDict(
+    (name or str(index), _mapping(element, leaves))
+    for index, (name, element) in enumerate(trees.fields(type_))
+  )
+
+
+def _are_together(spread: _Spread, rows: np.ndarray, owner: _Spread, owned: np.ndarray) -> bool:
+  return spread.num_clients == owner.num_clients and np.array_equal(rows, owned)
 
 
 def _refuse_sweep(settings: int | None) -> None:

@@ -160,7 +160,7 @@ class XlaContext(tff.framework.SyncContext):
     count = _cardinality(parts)
     key = id(comp)
     if self._compiled:
-      result = self._compiled_parts(key, prog, parts, count)
+      result = self._compiled_whole(key, prog, parts, count)
       if result is not None:
         return _result(
           prog.result_type, iter(result), lambda type_, leaves: values.listed(type_, leaves, count)
@@ -250,6 +250,10 @@ class XlaContext(tff.framework.SyncContext):
     for known in [k for k in self._executables if k[0] == key and 'mixed' in k]:
       self._executables[known] = None
 
+  def _compiled_whole(self, key: Hashable, prog, parts, count) -> list[Any] | None:
+    """The same for a computation as a whole, none of its pieces."""
+    return self._compiled_parts(key, prog, parts, count)
+
   def _compiled_parts(self, key: Hashable, prog, parts, count) -> list[Any] | None:
     """A result's parts, or None if XLA refuses the program."""
     how = self._lowering(key, prog)
@@ -257,13 +261,7 @@ class XlaContext(tff.framework.SyncContext):
       return None
     if how.is_needed:
       return self._lowered.invoke(key, prog, how, parts, count)
-    leaves, rows = [], []
-    for type_, value in parts:
-      if stages.is_client_part(type_):
-        leaves.append(stack(type_.member, value))
-        rows.append(np.arange(count))
-      else:
-        leaves.append(server_leaves(type_, value))
+    leaves, rows = stacked_parts(parts, count)
     cohort = executable.Cohort(rows=rows, settings=None, count=count, limit=None)
     try:
       return self._executable(key, prog)(leaves, cohort)
@@ -293,6 +291,18 @@ class AsyncXlaContext(tff.framework.AsyncContext):
         return self.context.invoke(comp, arg)
 
     return await asyncio.to_thread(run)
+
+
+def stacked_parts(parts: Any, count: int) -> tuple[list[list[Any]], list[np.ndarray]]:
+  """The leaves of a parameter's parts, and the clients' rows in those at CLIENTS."""
+  leaves, rows = [], []
+  for type_, value in parts:
+    if stages.is_client_part(type_):
+      leaves.append(stack(type_.member, value))
+      rows.append(np.arange(count))
+    else:
+      leaves.append(server_leaves(type_, value))
+  return leaves, rows
 
 
 def _parameter_parts(type_: Any, value: Any, what: str = 'argument') -> list[tuple[Any, Any]]:

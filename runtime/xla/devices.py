@@ -59,18 +59,24 @@ def resolve(names: str) -> list[str]:
 def prepare(names: str = 'auto') -> None:
   """Leaves a client to one thread where devices are several cores, over which clients are spread.
 
-  Threads for single products and loops would contend with the clients'. Products are left to
-  TensorFlow's pool of threads, which then has one: its kernels are oneDNN's, twice as fast as
-  those that XLA has for no pool. It holds for the process, if nothing was compiled in it before.
-  A pool of several threads, of a process in which TensorFlow has computed something before or
-  whose user asks for it, is not used.
+  To be called before TensorFlow computes anything; see `leave_a_client_to_one_thread`.
 
   Args:
     names: as for `resolve`.
   """
   first, *others = _expanded(names)
-  if not others or not first.startswith('cpu'):
-    return
+  if others and first.startswith('cpu'):
+    leave_a_client_to_one_thread()
+
+
+def leave_a_client_to_one_thread() -> None:
+  """Threads for single products and loops would contend with other clients', on other cores.
+
+  Products are left to TensorFlow's pool of threads, which then has one: its kernels are oneDNN's,
+  twice as fast as those that XLA has for no pool. It holds for the process, if nothing was
+  compiled in it before. A pool of several threads, of a process in which TensorFlow has computed
+  something before or whose user asks for it, is not used.
+  """
   threads = os.environ.get('TF_NUM_INTRAOP_THREADS', '0')
   with contextlib.suppress(RuntimeError):  # TensorFlow has made its threads
     if threads == '0' and not tf.config.threading.get_intra_op_parallelism_threads():

@@ -201,7 +201,7 @@ class Executable:
 
   def _round(self, parts, rows, settings, count, fresh):
     """The whole computation as one graph."""
-    with scope.entered(_scope(fresh)):
+    with scope.entered(scope_of(fresh)):
       return self._traced_round(parts, rows, settings, count)
 
   def _traced_round(self, parts, rows, settings, count):
@@ -304,7 +304,7 @@ class Executable:
     """The server's work of a stage, after what the devices or hosts give for the one before."""
 
     def run(values, env, totals, fresh):
-      with scope.entered(_scope(fresh)):
+      with scope.entered(scope_of(fresh)):
         if totals:
           env = {**env, **self._stages.merge(totals, stage - 1, env)}
         return self._stages.server(stage, self._parameter(values), env)
@@ -316,7 +316,7 @@ class Executable:
 
     def run(values, env, kept, rows, settings, count, piece, fresh):
       who = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=share)
-      with scope.entered(_scope(fresh, piece)):
+      with scope.entered(scope_of(fresh, piece)):
         return self._stages.clients(stage, self._parameter(values), env, kept, who)
 
     return self._compiled(('clients', stage, share), run)
@@ -434,7 +434,8 @@ def _read(leaves: Sequence[Any]) -> list[tf.Tensor]:
   return [tf.convert_to_tensor(leaf) for leaf in leaves]
 
 
-def _scope(fresh: Sequence[tf.Tensor], *places: tf.Tensor) -> scope.Scope | None:
+def scope_of(fresh: Sequence[tf.Tensor], *places: tf.Tensor) -> scope.Scope | None:
+  """What a piece is traced in: its random bits, if there are some, and its place."""
   if not fresh:
     return None
   key, number, time = fresh

@@ -39,9 +39,11 @@ class Explanation:
 
   Attributes:
     parts: in the order in which they run.
+    where: where clients go through, if it could be elsewhere than in this process.
   """
 
   parts: tuple[Part, ...]
+  where: str = ''
 
   @property
   def is_compiled(self) -> bool:
@@ -59,7 +61,7 @@ class Explanation:
       lines.append(f'{part.how:<12} {part.place:<12} {part.what}')
       for reason, advice in zip(part.reasons, part.advice, strict=True):
         lines.append(f'{"":<12} because {reason}' + (f'; {advice}' if advice else ''))
-    return '\n'.join(lines)
+    return '\n'.join([*lines, self.where] if self.where else lines)
 
 
 def compiled(prog: program.Program, serial_reasons: Sequence[str]) -> Explanation:

@@ -18,7 +18,7 @@ from runtime.xla import executable, population, program, stages
 from runtime.xla.lowering import datasets, sequences, support
 
 # What tracing raises when an op is used in a way that is not foreseen.
-_NOT_TRACED = (
+NOT_TRACED = (
   datasets.NotLowered,
   interface.UnsupportedComputationError,
   NotImplementedError,
@@ -72,6 +72,40 @@ class LoweredPrograms:
     Returns:
       The result's parts, or None if the program cannot be compiled.
     """
+    placed = self.placed(key, how, parts, count)
+    if placed is None:
+      return None
+    types, leaves, rows = placed
+    cohort = executable.Cohort(rows=rows, settings=None, count=count, limit=None)
+    while True:
+      block = 1 if how.serial_reasons else self._clients_per_block
+      run = self._executable(key, prog, types, block)
+      try:
+        return run(leaves, cohort)
+      except NOT_TRACED as error:
+        reason = reason_of(error)
+        if run.block > 1:
+          how.serial_reasons.append(reason)
+        else:
+          how.reasons.append(reason)
+          self.forget(key)
+          return None
+
+  def placed(
+    self, key: Any, how: support.Lowering, parts: Sequence[tuple[Any, Any]], count: int
+  ) -> tuple[list[Any], list[list[Any]], list[np.ndarray]] | None:
+    """The parameter's parts with arrays in the place of data sets.
+
+    Args:
+      key: see `invoke`.
+      how: see `invoke`.
+      parts: see `invoke`.
+      count: see `invoke`.
+
+    Returns:
+      (types, leaves) of the parts, and for each part at CLIENTS the clients' rows in its leaves
+      [P, ...]. None if the program cannot be compiled.
+    """
     types, leaves, rows = [], [], []
     for index, (type_, value) in enumerate(parts):
       try:
@@ -82,31 +116,14 @@ class LoweredPrograms:
       types.append(new_type)
       leaves.append(of_part)
       if stages.is_client_part(type_):
-        is_placed = _is_placed(type_, value)
-        rows.append(value.rows if is_placed else np.arange(count))
-    cohort = executable.Cohort(rows=rows, settings=None, count=count, limit=None)
-    while True:
-      block = 1 if how.serial_reasons else self._clients_per_block
-      run = self._executable(key, prog, types, block)
-      try:
-        return run(leaves, cohort)
-      except _NOT_TRACED as error:
-        reason = _reason(error)
-        if run.block > 1:
-          how.serial_reasons.append(reason)
-        else:
-          how.reasons.append(reason)
-          self.forget(key)
-          return None
+        rows.append(value.rows if is_placed(type_, value) else np.arange(count))
+    return types, leaves, rows
 
   def _executable(self, key, prog, types, block) -> executable.Executable:
     full_key = (key, tuple(types), block)
     if full_key not in self._executables:
-      if prog.parameter_type is not None:
-        parameter_type = _replaced(prog.parameter_type, iter(types))
-        prog = dataclasses.replace(prog, parameter_type=parameter_type)
       self._executables[full_key] = executable.Executable(
-        prog,
+        with_parts(prog, types),
         devices=self._devices,
         clients_per_block=block,
         statistics=self._statistics,
@@ -116,7 +133,7 @@ class LoweredPrograms:
 
   def _placed(self, key: Any, type_: Any, value: Any) -> tuple[Any, list[Any]]:
     """A part with its sequences replaced by padded arrays: (type, leaves)."""
-    if _is_placed(type_, value):
+    if is_placed(type_, value):
       return value.population.padded_type, value.population.leaves
     is_clients = stages.is_client_part(type_)
     member = trees.member(type_)
@@ -149,7 +166,14 @@ class LoweredPrograms:
     return types[0], leaves
 
 
-def _is_placed(type_: Any, value: Any) -> bool:
+def with_parts(prog: program.Program, types: Sequence[Any]) -> program.Program:
+  """A program whose parameter's parts have these types instead."""
+  if prog.parameter_type is None:
+    return prog
+  return dataclasses.replace(prog, parameter_type=_replaced(prog.parameter_type, iter(types)))
+
+
+def is_placed(type_: Any, value: Any) -> bool:
   """Whether a parameter's part is some clients of a population, and of its type."""
   if not isinstance(value, population.Clients):
     return False
@@ -172,5 +196,6 @@ def _replaced(type_: Any, leaves: Any) -> Any:
   return next(leaves)
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+  """An error in a line."""
   return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -147,16 +147,18 @@ def build(computation: Any) -> Program:
   Raises:
     UnsupportedComputationError: it uses an intrinsic that is not known here.
   """
-  signature = computation.type_signature
-  return of_flat_form(flat_form(computation), signature.parameter, signature.result)
-
-
-def flat_form(computation: Any) -> bb.Lambda:
-  """A computation as TFF's compiler flattens it."""
   block = computation.to_building_block()
   if not isinstance(block, bb.Lambda):
     block = _as_lambda(block)
-  return tff.framework.to_call_dominant(block)
+  signature = computation.type_signature
+  flat = tff.framework.to_call_dominant(block)
+  return of_flat_form(flat, signature.parameter, signature.result)
+
+
+def to_flat_form(prog: Program) -> bb.Lambda:
+  """What `of_flat_form` makes the program of a whole computation from."""
+  body = bb.Block([(node.name, node.block) for node in prog.nodes], prog.result)
+  return bb.Lambda(prog.parameter_name, prog.parameter_type, body)
 
 
 def of_flat_form(
@@ -165,7 +167,7 @@ def of_flat_form(
   """The program of a flat form.
 
   Args:
-    flat: from `flat_form`; its calls keep their names.
+    flat: as TFF's compiler flattens it; its calls keep their names.
     parameter_type: of the computation.
     result_type: of the computation.
 

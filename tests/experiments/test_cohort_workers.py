@@ -20,6 +20,7 @@ from experiments.running import runner
 from experiments.running.parts import Callback
 from runtime.hosts import ray_crew
 from tests.runtime import example_process as example
+from tests.runtime.local_crew import LocalCrew
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = dict(
@@ -164,3 +165,33 @@ def test_each_worker_is_given_a_gpu_or_a_part_that_fits():
   assert ray_crew.gpus_of_each('auto', 3, 2) == 0.5  # of 2/3 two would not fit on one
   with pytest.raises(ValueError, match='--device=gpu: the cluster has no GPU'):
     ray_crew.gpus_of_each('gpu', 1, 0)
+
+
+@pytest.mark.slow
+def test_workers_add_up_one_anothers_totals_by_flag(monkeypatch):
+  crews = []
+
+  def connect(address, size, **options):
+    crews.append(LocalCrew(size))
+    return crews[-1]
+
+  monkeypatch.setattr(ray_crew, 'connect', connect)
+  settings = {**FEDERATIONS['cross-silo'], 'rounds': 2}
+  plain, _ = run(settings)
+  found, _ = run({**settings, 'cohort_workers': 4, 'cohort_fan_in': 2})
+  assert sum(method == 'add_up' for _, method, _ in crews[0].calls) >= 2 * 2
+  example.assert_same(
+    tf.nest.flatten(plain.server_state), tf.nest.flatten(found.server_state), rtol=1e-4
+  )
+
+
+@pytest.mark.parametrize(
+  ('options', 'words'),
+  [
+    (dict(cohort_fan_in=2), '--cohort_fan_in=2 needs --cohort_workers'),
+    (dict(cohort_fan_in=1, cohort_workers=4), '--cohort_fan_in=1 adds nothing up'),
+  ],
+)
+def test_a_tree_of_nothing_is_refused(options, words):
+  with pytest.raises(ValueError, match=words):
+    ExperimentConfig(**FEDERATIONS['cross-silo'], **options)

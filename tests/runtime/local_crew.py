@@ -1,7 +1,20 @@
 """Members of a run in the test's own process."""
 
+import functools
+
 from runtime import interface
 from runtime.hosts import crew, member
+
+
+class Given:
+  """What a call gives, once it is asked for, to other calls too."""
+
+  def __init__(self, function, arguments):
+    self._call, self._arguments = function, arguments
+
+  @functools.cached_property
+  def value(self):
+    return self._call([a.value if isinstance(a, Given) else a for a in self._arguments])
 
 
 class LocalCrew(crew.Crew):
@@ -18,12 +31,16 @@ class LocalCrew(crew.Crew):
 
   def call(self, index, method, *arguments):
     self.calls.append((index, method, arguments))
-    return lambda: getattr(self.members[index], method)(*arguments)
+    return Given(lambda own: getattr(self.members[index], method)(*own), arguments)
+
+  def call_for_two(self, index, method, *arguments):
+    pair = self.call(index, method, *arguments)
+    return tuple(Given(lambda own, i=i: own[0][i], [pair]) for i in range(2))
 
   def gather(self, calls):
     if self.lost & set(calls):
       raise interface.MemberLostError('gone')
-    return {index: call() for index, call in calls.items()}
+    return {index: call.value for index, call in calls.items()}
 
   def replace_lost(self):
     lost, self.lost = sorted(self.lost), set()

@@ -48,6 +48,67 @@ def test_the_same_number_of_members_gives_the_same_bits():
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.exhaustive(but=['5-2'])
+@pytest.mark.slow
+@pytest.mark.parametrize(('size', 'fan_in'), [(4, 2), (5, 2), (7, 3), (3, 3)])
+def test_a_tree_of_members_gives_the_numbers_of_one_process(reference, size, fan_in):
+  with hosts_runtime.HostsRuntime(LocalCrew(size), fan_in=fan_in) as machine:
+    example.assert_same(reference, example.run(machine))
+    assert any(method == 'add_up' for _, method, _ in machine._crew.calls) == (size > fan_in)
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def _add_and_halve(total, value):
+  return total / 2 + value
+
+
+@tff.tensorflow.computation(np.float32)
+def _as_it_is(total):
+  return total
+
+
+@tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+def in_order(values):
+  """Tells in which order totals were joined: b is halved as often as others came after it."""
+  zero = tff.tensorflow.computation(lambda: tf.constant(0.0))()
+  fold = tff.federated_aggregate(values, zero, _add_and_halve, _add_and_halve, _as_it_is)
+  return fold, tff.federated_sum(values)
+
+
+@pytest.mark.parametrize(
+  ('fan_in', 'expected', 'sums', 'left'),
+  [
+    (0, (((((1 / 2 + 2) / 2 + 4) / 2 + 8) / 2 + 16) / 2 + 32) / 2 + 64, [], 7),
+    # ((a b) (c d)) ((e f) g): one after the other at each level, until two are left.
+    (2, ((1 / 2 + 2) / 2 + (4 / 2 + 8)) / 2 + ((16 / 2 + 32) / 2 + 64), [0, 2, 4, 0, 4], 2),
+    (3, (((1 / 2 + 2) / 2 + 4) / 2 + ((8 / 2 + 16) / 2 + 32)) / 2 + 64, [0, 3], 3),
+    (7, (((((1 / 2 + 2) / 2 + 4) / 2 + 8) / 2 + 16) / 2 + 32) / 2 + 64, [], 7),
+  ],
+)
+def test_the_shape_of_the_tree_is_the_order_of_sums(fan_in, expected, sums, left):
+  values = [np.float32(2**k) for k in range(7)]
+  with hosts_runtime.HostsRuntime(LocalCrew(7), fan_in=fan_in) as machine:
+    assert in_order(values) == (expected, 127)
+    assert [index for index, method, _ in machine._crew.calls if method == 'add_up'] == sums
+    assert machine.bytes_received == left * 2 * 4  # two totals of four bytes
+
+
+def test_a_member_that_is_lost_with_the_totals_of_its_branch_is_replaced(tmp_path):
+  found = []
+  for losses in ({}, {4: (2, True), 9: (0, False)}):
+    crew = Losing(4, losses)
+    with hosts_runtime.HostsRuntime(crew, fan_in=2) as machine:
+      found.append(go_on(machine, tmp_path / str(len(losses)))[:2])
+    assert crew.number_lost == len(losses)
+  for one, other in zip(*map(tf.nest.flatten, found), strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_a_tree_of_one_is_refused():
+  with pytest.raises(ValueError, match='fan_in=1'):
+    hosts_runtime.HostsRuntime(LocalCrew(2), fan_in=1)
+
+
 @pytest.mark.slow
 def test_data_by_cohort():
   """Rows of the data that are not those of the states are sent round by round."""
@@ -185,9 +246,10 @@ class Losing(LocalCrew):
     self.number_lost = 0
 
   def gather(self, calls):
-    self._works += self.calls[-1][1] == 'work'
-    lost, others_first = self._losses.pop(self._works, (None, False))
-    if lost is not None and self.calls[-1][1] == 'work':
+    is_work = self.calls[-1][1] in ('work', 'add_up') and len(calls) == self.size
+    self._works += is_work
+    lost, others_first = self._losses.pop(self._works, (None, False)) if is_work else (None, False)
+    if lost is not None:
       self.number_lost += 1
       self.lost = {lost}
       if others_first:
