@@ -177,11 +177,14 @@ def heavy_tailed(num_clients: int, most: int) -> np.ndarray:
 def products(network: Any, x: tf.TensorSpec) -> float:
   """Floating-point operations in the matrix products of a prediction (twice the multiplications).
 
-  Convolutions are matrix products here; all else is neglected.
+  Convolutions are matrix products here, with all their multiplications, also where a batch is
+  worked on with fewer of them; all else is neglected.
   """
   params = network.init(tf.constant([0, 0]))
   traced = tf.function(lambda x: network.predict(params, x), autograph=False)
-  return sum(_products_of(op) for op in traced.get_concrete_function(x).graph.get_operations())
+  alone = tf.TensorSpec([1, *x.shape[1:]], x.dtype)
+  graph = traced.get_concrete_function(alone).graph
+  return x.shape[0] * sum(_products_of(op) for op in graph.get_operations())
 
 
 def _products_of(op: Any) -> float:

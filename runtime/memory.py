@@ -12,9 +12,10 @@ def keep() -> bool:
   """Has the C library keep freed arrays of up to 1 GiB, and up to 1 GiB of free heap.
 
   By default it gives arrays above 32 MiB back to the kernel when they are freed, and every round
-  then waits for the kernel to clear the same pages again. So does the heap of any thread but the
-  first, of 64 MiB at most: all threads share the first one's. What the user's environment says
-  of malloc stands.
+  then waits for the kernel to clear the same pages again. Threads have a few heaps: in one of all
+  they wait for each other at every product, which takes room for its factors' parts. A thread's
+  heap has 64 MiB; larger arrays of threads go back to the kernel all the same. What the user's
+  environment says of malloc stands.
 
   Returns:
     Whether anything was changed: not where another C library is used.
@@ -25,5 +26,9 @@ def keep() -> bool:
   mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
   if mallopt is None:
     return False
-  options = {_M_MMAP_THRESHOLD: _KEPT, _M_TRIM_THRESHOLD: _KEPT, _M_ARENA_MAX: 1}
+  options = {_M_MMAP_THRESHOLD: _KEPT, _M_TRIM_THRESHOLD: _KEPT, _M_ARENA_MAX: _heaps()}
   return all([mallopt(option, value) for option, value in options.items()])
+
+
+def _heaps() -> int:
+  return 2 + 2 * len(os.sched_getaffinity(0))

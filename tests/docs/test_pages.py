@@ -10,7 +10,8 @@ from tests.docs import markdown
 _PAGES = [str(page.relative_to(markdown.ROOT)) for page in markdown.pages()]
 _SWEEP = ('sweep', 'seeds', 'workers', 'cluster', 'select_on')
 _AUDIT = ('audit_canaries', 'audit_choice', 'audit_runs')
-_OTHERS = ('extra', 'flagfile', 'help', 'helpfull', 'page_dir', 'verbosity')  # absl, uv, recipes
+# absl's, uv's, those of recipes and claims.
+_OTHERS = ('extra', 'flagfile', 'help', 'helpfull', 'judge', 'page_dir', 'run', 'verbosity')
 
 
 @pytest.mark.parametrize('page', _PAGES)

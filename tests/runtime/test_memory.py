@@ -15,30 +15,32 @@ import runtime
 def faults():
   return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
-def write():
-  b'x' * 2**26  # freed at once
+def faults_of_some(run, size):
+  def write():
+    b'x' * size  # freed at once
 
-def faults_of_ten(run):
   run(write)
   before = faults()
-  for _ in range(10):
+  for _ in range(TOTAL // size):
     run(write)
   return faults() - before
 
 threads = concurrent.futures.ThreadPoolExecutor(1)  # as those in which TensorFlow runs
 print(
   runtime.memory.keep(),
-  faults_of_ten(lambda write: write()),
-  faults_of_ten(lambda write: threads.submit(write).result()),
+  faults_of_some(lambda write: write(), 2**26),
+  # A thread's heap has 64 MiB at most.
+  faults_of_some(lambda write: threads.submit(write).result(), 2**25),
 )
 """
-_PAGES = 10 * 2**26 // os.sysconf('SC_PAGE_SIZE')
+_TOTAL = 10 * 2**26
+_PAGES = _TOTAL // os.sysconf('SC_PAGE_SIZE')
 
 
 def _run(**environment):
   clean = {n: v for n, v in os.environ.items() if not n.startswith(('MALLOC_', 'GLIBC_'))}
   done = subprocess.run(
-    [sys.executable, '-c', _FAULTS],
+    [sys.executable, '-c', _FAULTS.replace('TOTAL', str(_TOTAL))],
     env={**clean, **environment}, capture_output=True, text=True, check=True,
   )  # fmt: skip
   changed, *faults = done.stdout.split()
