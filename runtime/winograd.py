@@ -20,7 +20,6 @@ _SIZE = 3
 _WINDOW = 4
 _ROWS, _COLUMNS = 1, 2  # The axes of a picture.
 _FEWEST_CHANNELS = 16  # With fewer, adding costs more than the products that it saves.
-_PICTURES = 16  # of a batch, about: their windows have to be worth the filters' own transform
 _G = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 _OF_FILTER = np.kron(_G, _G)  # [16, 9]: a filter as a column -> G g G^T as a column
 
@@ -34,7 +33,9 @@ def is_faster(picture: Sequence[int], channels: Sequence[int]) -> bool:
   """
   height, width = picture
   outputs = (height - _SIZE + 1) * (width - _SIZE + 1)
-  return min(channels) >= _FEWEST_CHANNELS and _PICTURES * outputs >= max(channels)
+  # Else the filters' own transform, and compiling it, cost more than is saved.
+  has_windows = 2 * outputs >= max(channels)
+  return has_windows and min(channels) >= _FEWEST_CHANNELS
 
 
 def convolution(x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
