@@ -1,11 +1,13 @@
 """Sums over a client's examples, at the cost of its own rows and not of the largest client's."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-# A client's rows are worked off in so many pieces at most, none smaller than this.
-_PIECES, _SMALLEST = 32, 16
+# A client's rows are worked off in so many pieces at most, none of fewer rows and numbers than
+# these: XLA takes the products of small matrices on a CPU one number after the other.
+_PIECES, _FEWEST_ROWS, _FEWEST_NUMBERS = 32, 16, 2**14
 
 
 def sums_of_examples(
@@ -26,7 +28,8 @@ def sums_of_examples(
     The sums by name.
   """
   capacity = data['x'].shape[0]
-  piece = max(_SMALLEST, -(-capacity // _PIECES))
+  of_row = max(1, math.prod(data['x'].shape[1:]))
+  piece = max(_FEWEST_ROWS, -(-capacity // _PIECES), -(-_FEWEST_NUMBERS // of_row))
 
   def add(start, totals):
     position = start + tf.range(piece)

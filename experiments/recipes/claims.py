@@ -25,6 +25,7 @@ import importlib
 import json
 import pathlib
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,10 +34,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.config import launcher
 from experiments.folder import files
 from experiments.recipes import evidence, measures, recipes, reproduce, rules
 from experiments.recipes.rules import Finding
-from experiments.running import printing
+from experiments.running import interruption, printing
 from experiments.running.progress import say
 from settings import did_you_mean
 
@@ -667,6 +669,10 @@ def main(argv: Sequence[str]) -> int:
   except (ValueError, OSError, MemoryError) as error:
     print(f'error: {" ".join(str(error).split())}', file=sys.stderr)
     return 2
+  except interruption.Interrupted as interrupted:
+    again = shlex.join(['claims', *argv[1:]])
+    print(f'stopped; continue with {launcher.command()} {again}', file=sys.stderr)
+    return interrupted.exit_code
 
 
 if __name__ == '__main__':

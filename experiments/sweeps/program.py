@@ -57,6 +57,7 @@ def run_all(
   refuse: sharing.Refuse,
   warn: Callable[[str], None] = lambda message: None,
   parts: Parts = _NO_PARTS,
+  workers: int = 1,
 ) -> None:
   """Runs configurations of one `sweep_grid.program_key`, each into its own folder.
 
@@ -73,6 +74,7 @@ def run_all(
     refuse: told of each run that cannot be had by itself, most often for its privacy budget.
     warn: told, before any round, of those, and of budgets that let nothing be learnt.
     parts: what takes the place of what the configurations name.
+    workers: processes that share the machine's memory.
 
   Raises:
     Interrupted: a signal came; what was done is kept.
@@ -107,7 +109,7 @@ def run_all(
         refuse(name, error)
     return
   with runner.create_runtime(first) as machine:
-    for names in sharing.batches(experiments):
+    for names in sharing.batches(experiments, workers=workers):
       left = _unfinished({name: experiments[name] for name in names})
       if left:
         ended = len(configs) - len(_unfinished(experiments))

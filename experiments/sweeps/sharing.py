@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +23,9 @@ from runtime.noise_key import NoiseKey
 Refuse = Callable[[str, ValueError], None]
 
 _NO_PARTS = Parts()
-_STATE_BYTES_AT_ONCE = 2**31  # of the clients' states; more settings go into another batch
+# Clients' states of runs at once, whose process takes some six times as much (old and new ones,
+# the cohort's, a checkpoint's): a share of the machine's memory, and no more than so many bytes.
+_STATE_SHARE, _MOST_STATE_BYTES = 1 / 12, 2**31
 
 
 def _raise(name: str, error: ValueError) -> None:
@@ -145,8 +148,16 @@ def _denominator(plan) -> float | None:
   return getattr(plan, 'denominator', None)
 
 
-def batches(experiments: Mapping[str, Experiment]) -> list[list[str]]:
-  """The names of the experiments in groups that run at once: equal in process and shapes."""
+def batches(experiments: Mapping[str, Experiment], *, workers: int = 1) -> list[list[str]]:
+  """The names of the experiments in groups that run at once: equal in process and shapes.
+
+  Args:
+    experiments: by name.
+    workers: processes that share the machine's memory. What is not the machine's (other programs)
+      is not looked at, so that a sweep that goes on has the groups that it had.
+  """
+  memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  at_once = min(_MOST_STATE_BYTES, int(_STATE_SHARE * memory / workers))
   groups = collections.defaultdict(list)
   for name, experiment in experiments.items():
     groups[_shape_key(experiment)].append(name)
@@ -154,7 +165,7 @@ def batches(experiments: Mapping[str, Experiment]) -> list[list[str]]:
   for names in groups.values():
     _, states = experiments[names[0]].initial_states()
     size = sum(leaf.nbytes for leaf in checkpoints.flatten(states).values())
-    parts = -(-len(names) * size // _STATE_BYTES_AT_ONCE) or 1
+    parts = -(-len(names) * size // at_once) or 1
     result += [list(part) for part in np.array_split(names, min(parts, len(names)))]
   return result
 

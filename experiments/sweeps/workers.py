@@ -175,7 +175,7 @@ class Process(Worker):
     self._log = logs / f'worker_{index}.log'
     with open(self._log, 'ab') as log:
       self._process = subprocess.Popen(
-        [sys.executable, '-m', 'experiments.sweeps.workers', str(folder.resolve())],
+        [sys.executable, '-m', 'experiments.sweeps.workers', str(folder.resolve()), str(workers)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
         # Paths of a configuration are relative to the parent's folder, which is theirs too.
         env={
@@ -221,8 +221,9 @@ class Process(Worker):
 class Programs:
   """The programs of a sweep's folder, where they are run."""
 
-  def __init__(self, folder: pathlib.Path):
-    self._folder = folder
+  def __init__(self, folder: pathlib.Path, workers: int = 1):
+    """Reads the sweep in `folder`, whose programs so many processes of this machine share."""
+    self._folder, self._workers = folder, workers
     self._grid = record.read_grid(folder)
     self._configs = record.configs(self._grid, folder)
     with startup.loading():
@@ -250,15 +251,15 @@ class Programs:
           {name: self._configs[name] for name in names}, caught=caught, report=report, warn=warn,
           num_settings=record.num_settings(self._grid), num_runs=len(self._grid.runs()),
           checkpoint_folder=self._folder / 'checkpoints',
-          refuse=lambda name, error: refused.update({name: str(error)}),
+          refuse=lambda name, error: refused.update({name: str(error)}), workers=self._workers,
         )  # fmt: skip
     except (ValueError, OSError, MemoryError) as error:
       return {'failed': str(error), 'refused': refused}
     return {'finished': True, 'refused': refused}
 
 
-def work(folder: pathlib.Path) -> int:
-  """A worker process's life: runs what it is told to until its standard input ends.
+def work(folder: pathlib.Path, workers: int) -> int:
+  """A worker process's life, one of so many: runs what it is told until its standard input ends.
 
   Returns:
     The exit code.
@@ -281,7 +282,7 @@ def work(folder: pathlib.Path) -> int:
     if working.is_set():  # the parent wants an end, or is no more
       os.kill(os.getpid(), signal.SIGTERM)
 
-  programs = Programs(folder)
+  programs = Programs(folder, workers)
   threading.Thread(target=read, daemon=True).start()
   while (names := tasks.get()) is not None:
     working.set()
@@ -294,4 +295,4 @@ def work(folder: pathlib.Path) -> int:
 
 
 if __name__ == '__main__':
-  sys.exit(work(pathlib.Path(sys.argv[1])))
+  sys.exit(work(pathlib.Path(sys.argv[1]), int(sys.argv[2])))

@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, ops
 from tensorflow.python.ops import control_flow_util
 
-from runtime.xla import exact_division, long_sums, obstacles
+from runtime.xla import exact_division, obstacles, replacements
 from runtime.xla.lowering import graphs, scope
 
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'  # ResourceHandle::ANONYMOUS_NAME
@@ -83,7 +83,7 @@ def run(proto: Any, argument: Any) -> Any:
       name='tff',
     )
     if is_compiled:
-      imported = long_sums.in_pieces(graph.get_operations()[before:], imported)
+      imported = replacements.replaced(graph.get_operations()[before:], imported)
     fetched = dict(zip(fetches, imported, strict=True))
   # A result may be a parameter that is passed through.
   return _unbind(tensorflow.result, iter([feeds[n] if n in feeds else fetched[n] for n in results]))
@@ -259,7 +259,7 @@ def _concrete_function(
     callee.add_to_graph(ops.get_default_graph())
   graph = function_def_to_graph.function_def_to_graph(definition)
   if is_compiled:
-    graph.outputs = long_sums.in_pieces(graph.get_operations(), graph.outputs)
+    graph.outputs = replacements.replaced(graph.get_operations(), graph.outputs)
   inputs = tuple(
     tf.TensorSpec(t.shape, t.dtype, name=f'argument_{i}') for i, t in enumerate(graph.inputs)
   )

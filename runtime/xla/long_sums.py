@@ -12,8 +12,7 @@ as many numbers in one line, which it then is.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -24,31 +23,6 @@ _SHORT_ROW = 64
 _FEW = 512  # Terms of which no sum takes long.
 
 OPS = ('L2Loss', 'Mean', 'Sum')
-
-
-def in_pieces(operations: Iterable[tf.Operation], outputs: Sequence[Any]) -> list[Any]:
-  """Takes long sums in pieces, in what uses them.
-
-  Args:
-    operations: of one graph that XLA compiles; what uses long sums is changed.
-    outputs: the graph's results.
-
-  Returns:
-    The outputs, sums in pieces in the place of long ones.
-  """
-  found: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
-  for operation in [o for o in operations if o.type in OPS]:
-    with operation.graph.as_default():
-      attributes = {'keep_dims': operation.type != 'L2Loss' and operation.get_attr('keep_dims')}
-      new = taken(operation.type, list(operation.inputs), **attributes)
-    if new is not None:
-      old = operation.outputs[0]
-      for user in old.consumers():
-        for index, value in enumerate(user.inputs):
-          if value is old:
-            user._update_input(index, new)
-      found[id(old)] = (old, new)
-  return [found[id(t)][1] if id(t) in found else t for t in outputs]
 
 
 def taken(op: str, inputs: Sequence[tf.Tensor], *, keep_dims: bool) -> tf.Tensor | None:

@@ -18,6 +18,7 @@ from analysis.claims import feo2, ppsgd, silo
 from analysis.claims.pairs import Pair
 from experiments.folder import files
 from experiments.recipes import claims, evidence, measures, recipes, rules
+from experiments.running import interruption
 from tests.experiments import made_tables
 
 CLAIMS = claims.read()
@@ -522,3 +523,13 @@ def test_a_setting_that_a_part_has_fixed_is_one_of_its_runs():
   assert list(found['ifca_mr_mtl']['selection_fraction']) == [0.1]
   assert list(found['ifca_mr_mtl']['num_clusters']) == [3]
   assert 'mtl_lambda' not in found['ifca_mr_mtl']
+
+
+def test_a_stopped_claim_says_how_it_goes_on(monkeypatch, capsys):
+  def stop(*arguments, **keywords):
+    raise interruption.Interrupted(2)
+
+  monkeypatch.setattr(claims, 'run', stop)
+  assert claims.main(['claims', '--run=claims_silo_exam', '--output_dir=a b']) == 130
+  said = capsys.readouterr().err
+  assert said == "stopped; continue with ./fl claims --run=claims_silo_exam '--output_dir=a b'\n"

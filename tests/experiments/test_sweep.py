@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import files, provenance
+from experiments.folder import checkpoints, files, provenance
 from experiments.folder.metrics import MetricTable
 from experiments.sweeps import grid as sweep_grid
 from experiments.sweeps import record, sweep
@@ -355,7 +355,7 @@ def test_batches_of_one_program_compile_nothing_and_leave_nothing(tmp_path, monk
   from experiments.sweeps import sharing
   from runtime.xla.runtime import XlaRuntime
 
-  monkeypatch.setattr(sharing, '_STATE_BYTES_AT_ONCE', 1)  # every run is a batch
+  monkeypatch.setattr(sharing, '_MOST_STATE_BYTES', 1)  # every run is a batch
   placed, alive, programs, machines = [], [], [], []
 
   def place_states(self, tree, **options):
@@ -397,6 +397,21 @@ def test_every_setting_has_the_noise_of_its_own_plan():
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
+def test_workers_share_the_memory(monkeypatch):
+  """Of a machine's memory each worker's runs take its part, and of a large one not all of it."""
+  from experiments.sweeps import sharing
+
+  built = sharing.build_all(small_grid().runs())
+  _, states = next(iter(built.values())).initial_states()
+  each = sum(leaf.nbytes for leaf in checkpoints.flatten(states).values())
+  room = {'SC_PAGE_SIZE': 1, 'SC_PHYS_PAGES': 12 * each * len(built)}
+  monkeypatch.setattr(sharing.os, 'sysconf', room.__getitem__)
+  assert len(sharing.batches(built)) == 1
+  assert len(sharing.batches(built, workers=len(built))) == len(built)
+  monkeypatch.setattr(sharing, '_MOST_STATE_BYTES', each)
+  assert len(sharing.batches(built)) == len(built)
+
+
 def test_a_sweep_gives_what_single_runs_give(tmp_path):
   from experiments.running import runner
 

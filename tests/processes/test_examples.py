@@ -10,9 +10,11 @@ from processes.examples import sums_of_examples
 
 
 @pytest.mark.parametrize('capacity', [5, 16, 17, 600])
-def test_the_sums_are_those_of_the_clients_own_rows(capacity):
+@pytest.mark.parametrize(('features', 'fewest'), [(3, 5462), (100, 164), (2000, 16)])
+def test_the_sums_are_those_of_the_clients_own_rows(capacity, features, fewest):
   rng = np.random.default_rng(0)
-  x, y = rng.normal(size=(capacity, 3)).astype(np.float32), np.arange(capacity, dtype=np.int32)
+  x = rng.normal(size=(capacity, features)).astype(np.float32)
+  y = np.arange(capacity, dtype=np.int32)
 
   def of_rows(x, y, is_example):
     values = tf.reduce_sum(x, axis=1) * tf.cast(y, tf.float32)
@@ -27,12 +29,12 @@ def test_the_sums_are_those_of_the_clients_own_rows(capacity):
     data = collections.OrderedDict(x=tf.constant(x), y=tf.constant(y), num_examples=count)
     return sums_of_examples(data, ['sum', 'rows', 'pieces'], of_rows)
 
-  piece = max(16, -(-capacity // 32))
+  piece = max(fewest, -(-capacity // 32))
   for count in {0, 1, 16, 17, capacity // 2, capacity - 1, capacity}:
     if count > capacity:
       continue
     sums = found(tf.constant(count))
     plain = (x.astype(np.float64).sum(axis=1) * y)[:count].sum()
-    np.testing.assert_allclose(sums['sum'], plain, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(sums['sum'], plain, rtol=1e-4, atol=1e-4 * capacity * features)
     assert sums['rows'] == count
     assert sums['pieces'] == (1 if capacity <= piece else -(-count // piece))
