@@ -11,6 +11,7 @@ Long because all forms of a split are here, and the checks that they have in com
 
 import collections
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
@@ -276,7 +277,12 @@ class ClientStream:
 
   def load(self, rows: np.ndarray) -> ClientExamples:
     """Some clients' examples of the first round, which stand for those of any."""
-    return self.draw(0).load(rows)
+    return self._first.load(rows)
+
+  @functools.cached_property
+  def _first(self) -> ClientExamples:
+    """Drawn once: every run of a sweep asks for the shapes of its examples."""
+    return self.draw(0)
 
   def select(self, rows: np.ndarray) -> 'ClientStream':
     """A population of some of the clients only."""
