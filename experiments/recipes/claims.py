@@ -21,6 +21,7 @@ import argparse
 import collections
 import dataclasses
 import datetime
+import functools
 import importlib
 import json
 import pathlib
@@ -28,7 +29,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ import pandas as pd
 
 from experiments.config import launcher
 from experiments.folder import files
-from experiments.recipes import evidence, measures, recipes, reproduce, rules
+from experiments.recipes import evidence, gathering, measures, recipes, reproduce, rules
 from experiments.recipes.rules import Finding
 from experiments.running import interruption, printing
 from experiments.running.progress import say
@@ -314,11 +315,11 @@ def judge_counts(claim: Claim, judge: Judge, data_dir: str | None) -> Finding:
   return Finding(met=met, text=f'{data.num_clients} silos of {printed}, {least} to {most} examples')
 
 
-def _by_part(recipe: str, tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def _by_part(recipe: recipes.Recipe, tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
   """A recipe's tables with the settings that a part has fixed."""
   found = {}
   for part, table in tables.items():
-    fixed = recipes.read(recipe).grid(part).base
+    fixed = recipe.grid(part).base
     simple = {n: v for n, v in fixed.items() if isinstance(v, str | int | float) and n not in table}
     found[part] = table.assign(**simple)
   return found
@@ -329,13 +330,16 @@ def judge_runs(
 ) -> Finding:
   """Applies a claim's measure to the tables of its recipes, by recipe and part."""
   family = read_families()[judge.family]
-  merged = _by_part(judge.recipe, tables[judge.recipe])
+  recipe = recipes.read(judge.recipe)
+  merged = _by_part(recipe, tables[judge.recipe])
   for prefix, name in judge.with_.items():
-    merged.update({f'{prefix}.{part}': t for part, t in _by_part(name, tables[name]).items()})
+    of_other = _by_part(recipes.read(name), tables[name])
+    merged.update({f'{prefix}.{part}': table for part, table in of_other.items()})
   assert claim.measure is not None
   runs = measures.Runs(
-    tables=merged, terms=family['terms'], values=judge.values, tuning_seeds=family['tuning_seeds']
-  )
+    tables=merged, terms=family['terms'], values=judge.values,
+    tuning_seeds=family['tuning_seeds'], in_two_steps=bool(recipe.tuning_seeds),
+  )  # fmt: skip
   found = measures.judge(
     claim.measure, runs, relation=claim.relation, margin=claim.margin, cells=claim.tolerance
   )
@@ -343,6 +347,35 @@ def judge_runs(
     return found
   tried = ', '.join(f'{method} {count}' for method, count in sorted(runs.tried.items()))
   return dataclasses.replace(found, text=f'{found.text}; settings tried: {tried}')
+
+
+def settings_read(
+  recipe: recipes.Recipe,
+  tables: Mapping[str, pd.DataFrame],
+  ran: Set[tuple[str, str, int]],
+) -> set[tuple[str, str]]:
+  """The (part, setting) that claims read with the seeds that judge, of a recipe in two steps.
+
+  Args:
+    recipe: which.
+    tables: of its runs with the tuning seeds, and of what else was run, by part.
+    ran: part, setting and seed of what was run.
+  """
+  families, merged = read_families(), _by_part(recipe, tables)
+  found: set[tuple[str, str]] = set()
+  for claim in read():
+    for judge in claim.judges:
+      if judge.recipe == recipe.name:
+        assert claim.measure is not None
+        plan = measures.Plan(
+          tables=merged, terms=families[judge.family]['terms'], values=judge.values,
+          tuning_seeds=recipe.tuning_seeds, in_two_steps=True, ran=ran, wanted=found,
+          seeds=recipe.grid(next(iter(recipe.parts))).seeds,
+        )  # fmt: skip
+        measures.judge(
+          claim.measure, plan, relation=claim.relation, margin=claim.margin, cells=claim.tolerance
+        )
+  return found
 
 
 def selected(
@@ -415,10 +448,10 @@ def run(
   found: dict[str, dict[str, Verdict]] = {}
   extra = [f'--data_dir={data_dir}'] if data_dir else []
   for recipe in to_run:
-    folder = output / recipe.name
-    runs = reproduce.run(recipe, output=folder, extra=extra, workers=workers)
-    commits = evidence.commits_of(recipe, folder)
-    kept = evidence.write(recipe, runs, read_of(recipe.name), date=today, commits=commits)
+    kept = gathering.gather(
+      recipe, output=output / recipe.name, extra=extra, workers=workers, date=today,
+      used=read_of(recipe.name), reads=functools.partial(settings_read, recipe),
+    )  # fmt: skip
     tables[recipe.name] = kept.tables
   for claim, judge in every:
     if judge.theory:
@@ -670,8 +703,8 @@ def main(argv: Sequence[str]) -> int:
     print(f'error: {" ".join(str(error).split())}', file=sys.stderr)
     return 2
   except interruption.Interrupted as interrupted:
-    again = shlex.join(['claims', *argv[1:]])
-    print(f'stopped; continue with {launcher.command()} {again}', file=sys.stderr)
+    command = shlex.join(['claims', *argv[1:]])
+    print(f'stopped; continue with {launcher.command()} {command}', file=sys.stderr)
     return interrupted.exit_code
 
 

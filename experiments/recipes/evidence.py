@@ -3,7 +3,8 @@
 `recipes/evidence/NAME.csv` (compressed, as .csv.gz, where it is large) has a line that says of
 which day, which commits and which grid the runs are, and then a row for each part, setting, group
 and metric with a column for each seed. What no claim on the recipe reads is left out. A setting's
-values are those of the recipe's grid under its name; numbers of another grid are no evidence.
+values are those of the recipe's grid under its name; numbers of another grid are no evidence, nor
+are those of a part of its runs (`complete` is false), which are kept to go on from.
 Importing this module does not import TensorFlow.
 """
 
@@ -45,11 +46,13 @@ class Evidence:
     tables: by part, as `reproduce.run` gives them, but for what no claim reads.
     date: on which the runs were judged first, ISO.
     commits: of the code that ran.
+    complete: whether the runs are all that a verdict needs.
   """
 
   tables: Mapping[str, pd.DataFrame]
   date: str
   commits: tuple[str, ...]
+  complete: bool = True
 
   @functools.cached_property
   def holds(self) -> set[tuple[str, str]]:
@@ -77,7 +80,7 @@ def commits_of(recipe: Recipe, output: pathlib.Path) -> set[str]:
 
 def grid_digest(recipe: Recipe) -> str:
   """SHA-256 of what a recipe runs: flags, grids, seeds, early rounds, the files that flags name."""
-  grids = {}
+  grids: dict[str, Any] = {}
   for part in recipe.parts:
     grid = recipe.grid(part)
     named = {
@@ -86,6 +89,8 @@ def grid_digest(recipe: Recipe) -> str:
       if isinstance(value, str) and (file := recipes.FOLDER.parent / value).is_file()
     }
     grids[part] = {**grid.to_json(), 'files': named, 'after': recipe.early_rounds(part)}
+  if recipe.tuning_seeds:
+    grids['tuning_seeds'] = recipe.tuning_seeds
   return hashlib.sha256(json.dumps(grids, sort_keys=True).encode()).hexdigest()
 
 
@@ -96,6 +101,7 @@ def write(
   *,
   date: str,
   commits: Iterable[str],
+  complete: bool = True,
 ) -> Evidence:
   """Stores what claims read of a recipe's runs.
 
@@ -107,9 +113,10 @@ def write(
     used: metrics and groups that are read.
     date: ISO.
     commits: of the code that ran.
+    complete: whether the runs are all that a verdict needs.
 
   Returns:
-    What `read` gives from now on.
+    What `read` (or `begun`, of some of the runs) gives from now on.
   """
   every = pd.concat([table.assign(part=part) for part, table in tables.items()])
   pairs = pd.MultiIndex.from_frame(every[['metric', 'group']])
@@ -118,13 +125,16 @@ def write(
   wide = kept.pivot_table(index=_KEYS, columns='seed', values='value', sort=False)
   wide = wide.reindex(sorted(wide.columns), axis=1)
   numbers = wide.reset_index().to_csv(index=False, float_format=_DIGITS, lineterminator='\n')
-  head = {'date': date, 'commits': sorted(commits), 'grid': grid_digest(recipe)}
+  head: dict[str, Any] = {'date': date, 'commits': sorted(commits), 'grid': grid_digest(recipe)}
+  if not complete:
+    head['complete'] = False
   before = _find(recipe.name)
   if before is not None:
     with contextlib.suppress(ValueError):  # what is damaged is written anew
       stored, text = _split(before)
-      if text == numbers and stored['grid'] == head['grid']:
-        return read(recipe)
+      same = stored['grid'] == head['grid'] and stored.get('complete', True) == complete
+      if text == numbers and same:
+        return _read(recipe, before)
   content = f'# {json.dumps(head)}\n{numbers}'.encode()
   path = FOLDER / f'{recipe.name}.csv'
   if len(content) > _LARGE:
@@ -133,7 +143,7 @@ def write(
   files.write_atomically(path, content)
   if before not in (None, path):
     before.unlink()
-  return read(recipe)
+  return _read(recipe, path)
 
 
 def check(recipe: Recipe) -> None:
@@ -147,6 +157,23 @@ def check(recipe: Recipe) -> None:
     raise Lacking(f'{recipe.name} has no evidence')
   if _split(path)[0]['grid'] != grid_digest(recipe):
     raise Lacking(f'the evidence of {recipe.name} is of another grid')
+  if not _split(path)[0].get('complete', True):
+    raise Lacking(f'the evidence of {recipe.name} is of a part of its runs')
+
+
+def begun(recipe: Recipe) -> Evidence | None:
+  """The evidence of a recipe of which a part was run, as it is now; None if there is none such.
+
+  Raises:
+    ValueError: its file is damaged.
+  """
+  path = _find(recipe.name)
+  if path is None:
+    return None
+  head, _ = _split(path)
+  if head.get('complete', True) or head['grid'] != grid_digest(recipe):
+    return None
+  return _read(recipe, path)
 
 
 def read(recipe: Recipe) -> Evidence:
@@ -159,6 +186,10 @@ def read(recipe: Recipe) -> Evidence:
   check(recipe)
   path = _find(recipe.name)
   assert path is not None
+  return _read(recipe, path)
+
+
+def _read(recipe: Recipe, path: pathlib.Path) -> Evidence:
   head, text = _split(path)
   try:
     frame = pd.read_csv(
@@ -175,7 +206,10 @@ def read(recipe: Recipe) -> Evidence:
         raise ValueError(f'part {part} has settings that the recipe has not.')
   except (KeyError, ValueError) as error:
     raise ValueError(f'{path} is damaged: {error}') from error
-  return Evidence(tables=tables, date=head['date'], commits=tuple(head['commits']))
+  return Evidence(
+    tables=tables, date=head['date'], commits=tuple(head['commits']),
+    complete=head.get('complete', True),
+  )  # fmt: skip
 
 
 def _settings(recipe: Recipe, part: str) -> pd.DataFrame:

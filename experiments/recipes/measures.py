@@ -24,7 +24,7 @@ Long because every form of a measure has its function here.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,7 @@ class Runs:
     values: what '$name' stands for.
     tuning_seeds: how many of the first seeds choose settings; the others judge.
     tried: from how many settings each method's was chosen, written down while judging.
+    in_two_steps: whether the judging seeds were run with chosen settings only.
   """
 
   tables: Mapping[str, pd.DataFrame]
@@ -65,6 +66,7 @@ class Runs:
   values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   tuning_seeds: int = 0
   tried: dict[str, int] = dataclasses.field(default_factory=dict)
+  in_two_steps: bool = False
 
   def set(self, values: Mapping[str, Any]) -> 'Runs':
     """The same with more values."""
@@ -120,14 +122,20 @@ class Runs:
         chosen = candidates[int(pick(means))]
         return self.of({**chosen, 'raw': True} if term.get('raw') else chosen, tuning=tuning)
     grid = self._grid(term)
-    if term.get('choose') and len(grid) > 1:
+    if term.get('choose') and self._candidates(term) > 1:
       method = self.filled(term.get('where', {}).get('method', term['part']))
-      self.tried[method] = max(self.tried.get(method, 0), len(grid))
+      self.tried[method] = max(self.tried.get(method, 0), self._candidates(term))
       grid = grid.loc[[self._best(term)]]
     if len(grid) != 1:
       raise Impossible(f'{len(grid)} settings of part {term["part"]} match {term.get("where")}')
     judging, first = self._split(grid)
-    return (first if tuning else judging).to_numpy()[0]
+    if tuning:
+      return first.to_numpy()[0]
+    self._reads(self._place(term)[0], str(grid.index[0]))
+    return judging.to_numpy()[0]
+
+  def _reads(self, part: str, setting: str) -> None:
+    """Told of every setting whose judging seeds are read."""
 
   def _named(self, term: Term) -> Mapping[str, Any]:
     """A term, or the one that a name stands for."""
@@ -151,29 +159,55 @@ class Runs:
     utilities = self._split(self._grid({**term, 'raw': False}))[1].mean(axis=1)
     return str(utilities.idxmax())
 
-  def _grid(self, term: Mapping[str, Any]) -> pd.DataFrame:
-    """[settings, seeds] of the settings that match and ran with every seed."""
+  def _place(self, term: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The part in which a term is found, and where in it."""
     where, part = self.filled(dict(term.get('where', {}))), term['part']
     if where.get('target_epsilon') == 'inf':  # without privacy
-      where, part = {n: v for n, v in where.items() if n != 'target_epsilon'}, f'open_{part}'
+      return f'open_{part}', {n: v for n, v in where.items() if n != 'target_epsilon'}
+    return part, where
+
+  def _candidates(self, term: Mapping[str, Any]) -> int:
+    """How many settings a term's is chosen from."""
+    if not self.in_two_steps:
+      return len(self._grid(term))
+    every = self._every(term)
+    return int(np.isfinite(every.iloc[:, : self.tuning_seeds]).all(axis=1).sum())
+
+  def _grid(self, term: Mapping[str, Any]) -> pd.DataFrame:
+    """[settings, seeds] of the settings that match and ran with every seed.
+
+    Of those that ran in two steps these are the chosen ones, the best of all on the tuning seeds
+    among them.
+    """
+    every = self._every(term)
+    complete = every[np.isfinite(every).all(axis=1)]
+    if complete.empty:
+      part, where = self._place(term)
+      raise Impossible(f'no runs of part {part} have {self._metric(term)} for {where}')
+    return complete
+
+  def _metric(self, term: Mapping[str, Any]) -> str:
+    """The name in the table of what a term reads."""
+    metric = self.filled(term.get('metric', '$metric'))
+    after = self.filled(term.get('after'))
+    return metric if after is None else f'{metric}@{after}'
+
+  def _every(self, term: Mapping[str, Any]) -> pd.DataFrame:
+    """[settings, seeds] of the settings that match, NaN where one has no number."""
+    part, where = self._place(term)
     frame = self.tables.get(part)
     if frame is None:
       raise Impossible(f'part {part} was not run')
-    metric = self.filled(term.get('metric', '$metric'))
-    after = self.filled(term.get('after'))
-    name = metric if after is None else f'{metric}@{after}'
+    metric, name = self.filled(term.get('metric', '$metric')), self._metric(term)
     frame = frame[(frame['group'] == term.get('group', EVERYONE)) & (frame['metric'] == name)]
     for column, value in where.items():
       if column in frame:
         frame = frame[sweep_table.has(frame[column], from_json(value))]
     grid = frame.pivot_table(index='setting', columns='seed', values='value', sort=False)
     grid = grid.reindex(sorted(grid.columns), axis=1)
-    complete = grid[np.isfinite(grid).all(axis=1)]
-    if complete.empty:
-      raise Impossible(f'no runs of part {part} have {name} for {where}')
     in_points = 100.0 if 'accuracy' in metric else 1.0
     sign = 1.0 if term.get('raw') or sweep_table.is_better_high(metric) else -1.0
-    return sign * in_points * complete
+    return sign * in_points * grid
 
   def _split(self, grid: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(judging, tuning) seeds."""
@@ -214,6 +248,36 @@ class Runs:
     return places, np.array(rows)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Plan(Runs):
+  """Runs of the tuning seeds, to see which others a verdict reads.
+
+  Where a judging seed is still to be run, the mean of the tuning seeds stands in its place.
+
+  Attributes:
+    seeds: all seeds, in order.
+    ran: (part, setting, seed) of what has been run: where it has no number, it diverged, and its
+      setting is not chosen.
+    wanted: (part, setting) whose judging seeds are read, written down while judging.
+  """
+
+  seeds: tuple[int, ...]
+  ran: Set[tuple[str, str, int]] = frozenset()
+  wanted: set[tuple[str, str]] = dataclasses.field(default_factory=set)
+
+  def _reads(self, part: str, setting: str) -> None:
+    self.wanted.add((part, setting))
+
+  def _every(self, term: Mapping[str, Any]) -> pd.DataFrame:
+    part, _ = self._place(term)
+    grid = super()._every(term).reindex(self.seeds, axis=1)
+    for seed in self.seeds[self.tuning_seeds :]:
+      is_left = [(part, setting, seed) not in self.ran for setting in grid.index]
+      expected = grid[list(self.seeds[: self.tuning_seeds])].mean(axis=1, skipna=False)
+      grid[seed] = grid[seed].where(~np.array(is_left, bool), expected)
+    return grid
+
+
 def judge(
   measure: Mapping[str, Any],
   runs: Runs,
@@ -238,7 +302,7 @@ def judge(
   try:
     if 'needs' in measure:
       premise = judge(measure['needs'], runs, relation=relation, margin=margin)
-      if not premise.met:
+      if not premise.met and not isinstance(runs, Plan):
         return Finding(met=None, text=f'the premise does not hold: {premise.text}')
     if 'nearest' in measure:
       runs = _nearest(measure['nearest'], runs)

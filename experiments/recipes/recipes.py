@@ -55,6 +55,8 @@ class Recipe:
     comparisons: what must be better than what.
     impossible: runs that cannot be had, said beforehand; any other that fails fails the recipe.
     after: rounds before the last one after which numbers are wanted in any case.
+    tuning_seeds: how many of the first seeds are run with every setting; the others, which judge
+      claims, are run with the settings that a claim reads, chosen on the first. 0: all with all.
     figures: names of the report's figures which show what the paper's shows.
     table: metrics that the page lists for every setting of every part.
     notes: what a reader has to know, such as how open hyper-parameters were chosen.
@@ -73,6 +75,7 @@ class Recipe:
   comparisons: tuple['Comparison', ...] = ()
   impossible: tuple[Impossible, ...] = ()
   after: tuple[int, ...] = ()
+  tuning_seeds: int = 0
   figures: tuple[str, ...] = ()
   table: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ import shlex
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import matplotlib
 import pandas as pd
@@ -54,6 +54,7 @@ def run(
   extra: Sequence[str] = (),
   workers: int = 1,
   cluster: str = '',
+  only: Mapping[str, Collection[str]] | None = None,
 ) -> dict[str, pd.DataFrame]:
   """Runs what is left of a recipe's sweeps.
 
@@ -63,9 +64,10 @@ def run(
     extra: flags which take the place of the recipe's.
     workers: see `sweep.run`.
     cluster: likewise.
+    only: names of the runs of each part that are wanted now; None for all.
 
   Returns:
-    The table of each part, with the column `setting`, without what the recipe says cannot be had.
+    `finished`: all runs but those of which the recipe says that they cannot be had.
 
   Raises:
     ValueError: a flag, or runs that failed and were not expected to.
@@ -73,28 +75,42 @@ def run(
   with startup.quiet():
     from experiments.sweeps import sweep
 
-  tables = {}
   for part in recipe.parts:
     recipe.grid(part, extra).runs()  # what is wrong is said before anything is run
   with _timed(output):
     for part in recipe.parts:
+      asked = None if only is None else only[part]
+      if asked is not None and not asked:
+        continue
       folder = output / part
       say(f'{recipe.name}, part {part}')
       grid = recipe.grid(part, extra)
       try:
-        result = sweep.run(
+        sweep.run(
           grid, folder=folder, resume=(folder / 'sweep.json').exists(), workers=workers,
-          cluster=cluster, select_on=sweep_flags.NOTHING,
+          cluster=cluster, select_on=sweep_flags.NOTHING, only=asked,
         )  # fmt: skip
       except sweep.RunsFailed as failed:
         configs = grid.runs()
         reasons = failed.failures.items()
         if not all(recipe.is_impossible(part, configs[name], why) for name, why in reasons):
           raise
-        result = failed.result
-      runs = [sweep_table.Run.read(path) for path in sorted((folder / 'runs').iterdir())]
-      early = [sweep_table.build(runs, after=round_) for round_ in recipe.early_rounds(part)]
-      tables[part] = pd.concat([result.table, *early], ignore_index=True)
+  return finished(recipe, output)
+
+
+def finished(recipe: Recipe, output: pathlib.Path) -> dict[str, pd.DataFrame]:
+  """The tables of a recipe's finished runs by part, with the column `setting`.
+
+  Args:
+    recipe: which.
+    output: its folder.
+  """
+  tables = {}
+  for part in recipe.parts:
+    paths = sorted((output / part / 'runs').glob('*/summary.json'))
+    runs = [sweep_table.Run.read(path.parent) for path in paths]
+    early = [sweep_table.build(runs, after=round_) for round_ in recipe.early_rounds(part)]
+    tables[part] = pd.concat([sweep_table.build(runs), *early], ignore_index=True)
   return {part: _with_settings(table) for part, table in tables.items()}
 
 

@@ -18,7 +18,7 @@ import functools
 import importlib
 import pathlib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
@@ -155,6 +155,7 @@ def run(
   model: Any = None,
   metrics: Mapping[str, Metric] | None = None,
   callbacks: CallbacksOf = no_callbacks,
+  only: Collection[str] | None = None,
 ) -> SweepResult:
   """Runs a sweep, or what is left of it.
 
@@ -171,6 +172,8 @@ def run(
       they live in this process. Workers and clusters take parts from files, by the settings
       `dataset`, `model` and `metric`.
     callbacks: gives the `Callback`s of a run, from its configuration; likewise in this process.
+    only: names of the runs that are wanted now; None for all of the grid. The table is of all that
+      are finished.
 
   Raises:
     Interrupted: a signal came; what was done is kept.
@@ -200,6 +203,7 @@ def run(
     folder = results.new_folder(first, pathlib.Path('results/sweeps'))
   path = pathlib.Path(folder)
   runs = record.configs(grid, path)
+  asked = {name: config for name, config in runs.items() if only is None or name in only}
   if first.cohort_workers:
     raise ValueError(
       f'--cohort_workers={first.cohort_workers} spreads the clients of one run; a sweep is spread '
@@ -220,7 +224,7 @@ def run(
     files.remove_temporaries(path)
     fresh = record.take(path, grid, resume, how)
     try:
-      failures = _run_what_is_left(path, grid, runs, workers, cluster, show_progress, parts)
+      failures = _run_what_is_left(path, grid, asked, workers, cluster, show_progress, parts)
     finally:
       nothing = record.leave(path, runs, fresh=fresh)
     # Of a program that failed as a whole some may be finished.
@@ -229,7 +233,7 @@ def run(
     if failures and nothing:
       words = record.in_words(failures)
       raise ValueError(
-        f'All {len(runs)} runs failed: '
+        f'All {len(asked)} runs failed: '
         + (next(iter(failures.values())) if len(words) == 1 else ' '.join(map(_ended, words)))
       )
     for config in filter(record.is_finished, runs.values()):
@@ -252,9 +256,9 @@ def run(
   report = _closing_words(table, selection, select_on)
   result = SweepResult(folder=path, table=table, selection=selection, report=report)
   if failures:
-    done = sum(map(record.is_finished, runs.values()))
+    done = sum(map(record.is_finished, asked.values()))
     raise RunsFailed(
-      f'{len(runs) - done} of {len(runs)} runs failed. '
+      f'{len(asked) - done} of {len(asked)} runs failed. '
       f'{" ".join(map(_ended, record.in_words(failures)))} '
       f'The others are in {path}; {launcher.resume(path)} tries again.',
       failures,

@@ -397,6 +397,19 @@ def test_every_setting_has_the_noise_of_its_own_plan():
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
+def test_some_of_a_sweeps_runs_and_then_the_others(tmp_path):
+  """A part of the grid is run by name; the table has all that is finished."""
+  grid = small_grid()
+  first, *others = grid.runs()
+  result = sweep.run(grid, folder=tmp_path / 'sweep', select_on='nothing', only=[first])
+  assert set(result.table['run']) == {first}
+  result = sweep.run(
+    grid, folder=tmp_path / 'sweep', resume=True, select_on='nothing', only=others[:1]
+  )
+  assert set(result.table['run']) == {first, others[0]}
+  assert record.read_grid(tmp_path / 'sweep').to_json() == grid.to_json()
+
+
 def test_workers_share_the_memory(monkeypatch):
   """Of a machine's memory each worker's runs take its part, and of a large one not all of it."""
   from experiments.sweeps import sharing

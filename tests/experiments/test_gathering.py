@@ -1,0 +1,140 @@
+"""Recipes in two steps come to the verdicts of their whole grids, and go on where they stopped."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.recipes import claims, evidence, gathering, recipes, reproduce
+from experiments.running import interruption
+from tests.experiments import made_tables
+
+CIFAR = 'claims_silo_cifar10'
+EVERY = [(claim, judge) for claim in claims.read() for judge in claim.judges]
+
+
+class Made:
+  """A recipe in two steps, whose runs are rows of a table that was made for its whole grid."""
+
+  def __init__(self, monkeypatch, tmp_path, name):
+    monkeypatch.setattr(evidence, 'FOLDER', tmp_path)
+    original = recipes.read(name)
+    self.mine = [(claim, judge) for claim, judge in EVERY if judge.recipe == name]
+    (tuning,) = {claims.read_families()[judge.family]['tuning_seeds'] for _, judge in self.mine}
+    self.recipe = dataclasses.replace(original, tuning_seeds=tuning)
+    self.metrics = sorted(claims.read_of(name))
+    rng = np.random.default_rng(0)
+    self.whole = {p: made_tables.of_part(original, p, self.metrics, rng) for p in original.parts}
+    self.ran = {part: set() for part in original.parts}
+    self.stops_at = None
+    read = recipes.read
+    monkeypatch.setattr(recipes, 'read', lambda n: self.recipe if n == name else read(n))
+    monkeypatch.setattr(reproduce, 'run', self.run)
+    monkeypatch.setattr(reproduce, 'finished', lambda *_: self.finished())
+
+  def finished(self):
+    return {
+      part: table[[key in self.ran[part] for key in _keys(table)]]
+      for part, table in self.whole.items()
+    }  # fmt: skip
+
+  def run(self, recipe, *, only, **_):
+    for part in recipe.parts:
+      configs = recipe.grid(part).runs()
+      for name in only[part]:
+        if self.stops_at == self.num_ran:
+          raise interruption.Interrupted(2)
+        self.ran[part].add((reproduce.setting_of(name), configs[name].seed))
+    return self.finished()
+
+  @property
+  def num_ran(self):
+    return sum(map(len, self.ran.values()))
+
+  def gather(self, tmp_path):
+    return gathering.gather(
+      self.recipe, output=tmp_path, used=self.metrics, date='2026-01-02',
+      reads=lambda tables, ran: claims.settings_read(self.recipe, tables, ran),
+    )  # fmt: skip
+
+  def judged(self, tables):
+    return [
+      claims.judge_runs(claim, judge, {self.recipe.name: tables}) for claim, judge in self.mine
+    ]
+
+  def judged_whole(self, monkeypatch):
+    """As a recipe whose seeds all run the whole grid is judged."""
+    with monkeypatch.context() as patch:
+      whole = dataclasses.replace(self.recipe, tuning_seeds=0)
+      patch.setattr(recipes, 'read', lambda _: whole)
+      return self.judged(self.whole)
+
+
+def _keys(table):
+  return zip(table['setting'], table['seed'], strict=True)
+
+
+@pytest.mark.slow
+def test_the_verdicts_are_those_of_the_whole_grid(monkeypatch, tmp_path):
+  made = Made(monkeypatch, tmp_path, CIFAR)
+  kept = made.gather(tmp_path)
+  assert kept.complete
+  found = made.judged(kept.tables)
+  assert found == made.judged_whole(monkeypatch)
+  assert {finding.met for finding in found} == {True, False}
+  whole = sum(len(table) for table in made.whole.values()) / len(made.metrics)
+  tuning = whole * made.recipe.tuning_seeds / len(made.recipe.grid('ends').seeds)
+  assert tuning < made.num_ran < tuning + 0.25 * whole
+
+
+def test_a_setting_that_diverges_for_a_judging_seed_is_not_chosen(monkeypatch, tmp_path):
+  """The next best one is run in its place, as the whole grid would have it.
+
+  The whole grid's words do not count it among the settings that were tried.
+  """
+  made = Made(monkeypatch, tmp_path, CIFAR)
+  table = made.whole['mr_mtl']
+  first = table[table['seed'] == made.recipe.grid('mr_mtl').seeds[0]]
+  best = set(first.loc[first.groupby('target_epsilon')['value'].idxmax(), 'setting'])
+  diverged = table['setting'].isin(best) & (table['seed'] == made.recipe.grid('mr_mtl').seeds[-1])
+  made.whole['mr_mtl'] = table.assign(value=np.where(diverged, np.nan, table['value']))
+  found, whole = made.judged(made.gather(tmp_path).tables), made.judged_whole(monkeypatch)
+  numbers = [
+    [(finding.met, finding.text.partition('; settings tried')[0]) for finding in findings]
+    for findings in (found, whole)
+  ]
+  assert numbers[0] == numbers[1]
+
+
+def test_what_was_stopped_goes_on_from_its_evidence(monkeypatch, tmp_path):
+  """On another machine, too: nothing is run again, and nothing is judged before the end."""
+  made = Made(monkeypatch, tmp_path, CIFAR)
+  at_once = made.gather(tmp_path)
+  rows, num_runs = at_once.tables, made.num_ran
+  evidence._find(CIFAR).unlink()
+  made.ran = {part: set() for part in made.ran}
+  made.stops_at = num_runs // 2
+  with pytest.raises(interruption.Interrupted):
+    made.gather(tmp_path)
+  with pytest.raises(evidence.Lacking, match='a part of its runs'):
+    evidence.read(made.recipe)
+  again = claims.judge_again([CIFAR])
+  assert not again.judged and 'a part of its runs' in next(iter(again.lacking))
+  before = made.num_ran
+  made.ran, made.stops_at = {part: set() for part in made.ran}, None  # another machine's folder
+  kept = made.gather(tmp_path)
+  assert kept.complete and before == num_runs // 2 and made.num_ran == num_runs - before
+  keys = ['setting', 'seed', 'group', 'metric']
+  for part, table in rows.items():
+    ours, theirs = (t.set_index(keys)['value'].sort_index() for t in (kept.tables[part], table))
+    pd.testing.assert_series_equal(ours, theirs)
+
+
+def test_recipes_in_two_steps_choose_as_their_claims_do():
+  for claim, judge in EVERY:
+    recipe = recipes.read(judge.recipe) if judge.recipe else None
+    if recipe and recipe.tuning_seeds:
+      assert claims.read_families()[judge.family]['tuning_seeds'] == recipe.tuning_seeds, claim.id
+      assert len({recipe.grid(part).seeds for part in recipe.parts}) == 1, recipe.name
+      assert not judge.with_, claim.id
