@@ -518,7 +518,7 @@ def test_a_setting_that_a_part_has_fixed_is_one_of_its_runs():
   """A claim of runs that chose clusters in every round is not answered by others."""
   table = pd.DataFrame({'setting': ['target_epsilon=1'], 'target_epsilon': [1.0], 'value': [0.5]})
   swept = table.assign(selection_fraction=1.0)
-  found = claims._by_part('claims_silo_school', {'ifca': swept, 'ifca_mr_mtl': table})
+  found = claims._by_part(recipes.read('claims_silo_school'), {'ifca': swept, 'ifca_mr_mtl': table})
   assert list(found['ifca']['selection_fraction']) == [1.0]
   assert list(found['ifca_mr_mtl']['selection_fraction']) == [0.1]
   assert list(found['ifca_mr_mtl']['num_clusters']) == [3]
