@@ -355,6 +355,11 @@ def evaluation_rows(
   return cohort_rows(cohort, data_rows, num_clients, num_states, settings)
 
 
+def _ascends(rows: np.ndarray) -> bool:
+  """Whether each row is larger than the one before, as those of a drawn cohort are."""
+  return bool((rows[1:] > rows[:-1]).all())
+
+
 def cohort_rows(
   cohort: Any,
   data_rows: Any,
@@ -378,13 +383,17 @@ def cohort_rows(
   if len(given) != len(cohorts):
     raise ValueError(f'data_rows has {len(given)} arrays for {len(cohorts)} cohorts.')
   result = []
+  checked: dict[int, np.ndarray] = {}  # settings may share their data's rows
   for states, rows in zip(cohorts, given, strict=True):
     states = as_rows(states, num_states, 'cohort')
-    if len(np.unique(states)) != len(states):
+    if not _ascends(states) and len(np.unique(states)) != len(states):
       raise ValueError('cohort has a client twice.')
     if rows is None:
-      rows = states % num_clients if settings is not None else states
-    rows = as_rows(rows, num_clients, 'data_rows')
+      rows = as_rows(states % num_clients if settings else states, num_clients, 'data_rows')
+    else:  # `given` keeps them: their ids stand for them
+      if id(rows) not in checked:
+        checked[id(rows)] = as_rows(rows, num_clients, 'data_rows')
+      rows = checked[id(rows)]
     if len(rows) != len(states):
       raise ValueError(f'data_rows has {len(rows)} rows for a cohort of {len(states)}.')
     result.append((states, rows))

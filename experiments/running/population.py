@@ -21,6 +21,12 @@ from experiments.running.build import Experiment
 from experiments.running.evaluation import Evaluator, client_data, examples_spec, placed
 
 
+def _draw_of(run: Experiment) -> tuple[Any, Any]:
+  """What tells the draws of runs' cohorts apart: sampler and root."""
+  root = run.root
+  return run.plan.cohorts, root if isinstance(root, int) else root.fingerprint
+
+
 class Population:
   """All clients of some runs of one process, and their server.
 
@@ -48,6 +54,7 @@ class Population:
     self._config = self.runs[0].config
     self._settings = len(self.runs) if stacked else None
     self._num_clients = runs[0].dataset.num_clients
+    self._draws = [_draw_of(run) for run in runs]
     sets = {id(run.dataset.train): run.dataset.train for run in runs}
     first_row = {key: i * self._num_clients for i, key in enumerate(sets)}
     self._first_rows = [first_row[id(run.dataset.train)] for run in runs]
@@ -219,8 +226,12 @@ class Population:
       last = following
 
   def _cohorts(self, round_: int) -> list[np.ndarray]:
-    """Each run's clients of a round."""
-    return [run.plan.cohorts.sample(run.root, round_) for run in self.runs]
+    """Each run's clients of a round; runs of one root and one plan share what they draw."""
+    drawn: dict[Any, np.ndarray] = {}
+    for key, run in zip(self._draws, self.runs, strict=True):
+      if key not in drawn:
+        drawn[key] = run.plan.cohorts.sample(run.root, round_)
+    return [drawn[key] for key in self._draws]
 
   def _rows_of_states(self, cohorts: list[np.ndarray]) -> Any:
     if self._settings is None:
@@ -230,8 +241,11 @@ class Population:
   def _rows_of_data(self, cohorts: list[np.ndarray]) -> Any:
     if self._settings is None:
       return None
-    rows = zip(cohorts, self._first_rows, strict=True)
-    return [c.astype(np.int32) + first for c, first in rows]
+    rows: dict[tuple[int, int], np.ndarray] = {}  # of cohorts that are shared, and so are these
+    for cohort, first in zip(cohorts, self._first_rows, strict=True):
+      if (id(cohort), first) not in rows:
+        rows[id(cohort), first] = cohort.astype(np.int32) + first
+    return [rows[id(c), first] for c, first in zip(cohorts, self._first_rows, strict=True)]
 
   def _load_ahead(self, source: datasets.ClientSource, cohorts: Iterator[list[np.ndarray]]):
     cohorts, wanted = itertools.tee(cohorts)

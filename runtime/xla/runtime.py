@@ -100,21 +100,24 @@ class XlaRuntime(interface.Runtime):
       server, metrics = self._round(next_computation, parts, states, data, rows, None)
     else:
       size = self._settings_at_once(parameter, rows)
-      outputs = [
-        self._round(
-          next_computation,
-          [[leaf[start : start + size] for leaf in parts[0]], *parts[1:]],
-          states,
-          data,
-          rows[start : start + size],
-          len(rows[start : start + size]),
+      if size >= settings:  # the usual case: nothing is cut and joined
+        server, metrics = self._round(next_computation, parts, states, data, rows, settings)
+      else:
+        outputs = [
+          self._round(
+            next_computation,
+            [[leaf[start : start + size] for leaf in parts[0]], *parts[1:]],
+            states,
+            data,
+            rows[start : start + size],
+            len(rows[start : start + size]),
+          )
+          for start in range(0, settings, size)
+        ]
+        server, metrics = (
+          [tf.concat(leaves, axis=0) for leaves in zip(*of_part, strict=True)]
+          for of_part in zip(*outputs, strict=True)
         )
-        for start in range(0, settings, size)
-      ]
-      server, metrics = (
-        [tf.concat(leaves, axis=0) for leaves in zip(*of_part, strict=True)]
-        for of_part in zip(*outputs, strict=True)
-      )
     return (
       trees.container(result[0], iter(server)),
       trees.container(result[2], iter(metrics)),
@@ -229,8 +232,11 @@ def _cohort(rows, states, data, settings, devices) -> tuple[executable.Cohort, n
   """Who takes part, in the order of their work; and that order, of the positions in `rows`."""
   shares = len(devices) if settings is None else 1  # a device gets whole settings
   orders, first = [], 0
+  known: dict[int, np.ndarray] = {}  # settings with the same seed have the same cohort
   for _, own in rows:
-    orders.append(first + interface.by_work(data.work, own, shares))
+    if id(own) not in known:
+      known[id(own)] = interface.by_work(data.work, own, shares)
+    orders.append(first + known[id(own)])
     first += len(own)
   order = np.concatenate(orders)
   ids = None
