@@ -1,5 +1,6 @@
 """A warning before a run whose budget lets it learn nothing."""
 
+import functools
 import math
 
 import tensorflow as tf
@@ -43,8 +44,9 @@ def warning(config: ExperimentConfig, plan: PrivacyPlan, model: Model) -> str:
   )
 
 
+@functools.lru_cache(maxsize=8)
 def num_parameters(model: Model) -> int:
-  """How many numbers a model has."""
+  """How many numbers a model has. Traced once for all runs of a sweep, which share it."""
   traced = tf.function(model.init).get_concrete_function(tf.TensorSpec([2], tf.int32))
   leaves = tf.nest.flatten(traced.structured_outputs)
   return sum(math.prod(leaf.shape.as_list()) for leaf in leaves)
