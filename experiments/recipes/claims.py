@@ -417,6 +417,7 @@ def run(
   output: pathlib.Path = reproduce.RESULTS,
   workers: int = 1,
   today: str | None = None,
+  page_dir: pathlib.Path | None = None,
 ) -> dict[str, dict[str, Verdict]]:
   """Runs what is missing for some claims, judges them, and stores the verdicts.
 
@@ -430,6 +431,7 @@ def run(
     output: folder of the recipes' results.
     workers: see `sweep.run`.
     today: the date to be stored, ISO.
+    page_dir: a folder for a page of each recipe that is run.
 
   Returns:
     All stored verdicts.
@@ -453,6 +455,11 @@ def run(
       used=read_of(recipe.name), reads=functools.partial(settings_read, recipe),
     )  # fmt: skip
     tables[recipe.name] = kept.tables
+    if page_dir is not None:
+      reproduce.describe(
+        recipe, reproduce.finished(recipe, output / recipe.name), output=output / recipe.name,
+        command=f'make claims RUN={recipe.name}', page_dir=page_dir,
+      )  # fmt: skip
   for claim, judge in every:
     if judge.theory:
       finding = judge_theory(claim, judge)
@@ -676,6 +683,7 @@ def main(argv: Sequence[str]) -> int:
   parser.add_argument('--data_dir', default=None, help='where data files are looked for')
   parser.add_argument('--output_dir', default=str(reproduce.RESULTS), help='results of the recipes')
   parser.add_argument('--workers', type=int, default=1, help='processes that share the runs')
+  parser.add_argument('--page_dir', default=None, help='gets a page of each recipe that is run')
   own = parser.parse_args(argv[1:])
   try:
     if own.workers < 1:
@@ -689,7 +697,7 @@ def main(argv: Sequence[str]) -> int:
     if own.run:
       run(
         own.run.split(','), data_dir=own.data_dir, output=pathlib.Path(own.output_dir),
-        workers=own.workers,
+        workers=own.workers, page_dir=None if own.page_dir is None else pathlib.Path(own.page_dir),
       )  # fmt: skip
     if own.judge:
       again = judge_again(() if own.judge == _ALL else own.judge.split(','))

@@ -243,20 +243,42 @@ def reproduce(
   if recipe.analysis and extra:
     raise ValueError(f'{extra[0]}: {recipe.name} is computed, not run; it takes no such flags.')
   output = output or RESULTS / (recipe.name if not extra else f'{recipe.name}-changed')
-  drawings = output / 'report'
   if recipe.analysis:
     with _timed(output), Doing(f'Computing {recipe.name}'), startup.quiet():
-      tables = analyse(recipe, drawings)
+      tables = analyse(recipe, output / 'report')
   else:
     tables = run(recipe, output=output, extra=[*neutral, *extra], workers=workers, cluster=cluster)
+  command = f'make reproduce RECIPE={recipe.name}'
+  command += f" ARGS='{' '.join(extra)}'" if extra else ''
+  return describe(recipe, tables, output=output, command=command, extra=extra, page_dir=page_dir)
+
+
+def describe(
+  recipe: Recipe,
+  tables: Mapping[str, pd.DataFrame],
+  *,
+  output: pathlib.Path,
+  command: str,
+  extra: Sequence[str] = (),
+  page_dir: pathlib.Path | None = None,
+) -> bool:
+  """Compares, draws and prints what came of a recipe; whether every number was met.
+
+  Args:
+    recipe: which.
+    tables: of its runs, or of its analysis.
+    output: its folder.
+    command: that made it.
+    extra: flags which took the place of the recipe's.
+    page_dir: a further folder for the result's page.
+  """
+  drawings = output / 'report'
   seconds = _seconds(output)
   missing = cannot_be_had(recipe, output)
   verdict = compare(recipe, tables)
   with files.writing_atomically(output / 'verdict.csv') as temporary:
     verdict.to_csv(temporary, index=False)
   changed = f'With {" ".join(extra)}: these are not the settings of the recipe.' if extra else ''
-  command = f'make reproduce RECIPE={recipe.name}'
-  command += f" ARGS='{' '.join(extra)}'" if extra else ''
   files.write_json(
     output / 'verdict.json',
     {
@@ -343,6 +365,11 @@ def main(argv: Sequence[str]) -> int:
     if arguments[0].startswith('-'):
       raise ValueError(f'{arguments[0]} stands where a recipe has to: NAME [--flag=...].')
     recipe, own = recipes.read(arguments[0]), _Arguments.of(arguments[1:])
+    if recipe.tuning_seeds and not own.changing:
+      raise ValueError(
+        f'{recipe.name} is run in two steps, for claims: {launcher.command()} claims '
+        f'--run={recipe.name} runs and judges it (--page_dir there writes its page).'
+      )
     if not any(flag.startswith('--dataset=') for flag in own.changing):
       recipes.get_data(recipe, own.data_dir, say)
     met = reproduce(

@@ -138,3 +138,8 @@ def test_recipes_in_two_steps_choose_as_their_claims_do():
       assert claims.read_families()[judge.family]['tuning_seeds'] == recipe.tuning_seeds, claim.id
       assert len({recipe.grid(part).seeds for part in recipe.parts}) == 1, recipe.name
       assert not judge.with_, claim.id
+
+
+def test_reproduce_leaves_two_steps_to_the_claims(capsys):
+  assert reproduce.main(['reproduce', CIFAR]) == 2
+  assert f'claims --run={CIFAR}' in ' '.join(capsys.readouterr().err.split())
