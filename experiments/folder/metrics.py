@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -107,17 +107,28 @@ class MetricTable:
       parquet.write_table(table, temporary)
 
   @classmethod
-  def read(cls, path: pathlib.Path) -> 'MetricTable':
+  def read(
+    cls, path: pathlib.Path, *, of_groups_after: Collection[int] | None = None
+  ) -> 'MetricTable':
     """Reads what `write` wrote.
+
+    Args:
+      path: the file.
+      of_groups_after: of the groups' rows those after so many rounds; None for all rows, which
+        are many more where clients have their own.
 
     Raises:
       ValueError: it is no such table.
     """
     import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import compute, parquet
 
     try:
       table = parquet.read_table(path)
+      if of_groups_after is not None:
+        rounds = pa.array(sorted(of_groups_after), pa.int64())
+        is_one = compute.is_in(table.column('round'), value_set=rounds)
+        table = table.filter(compute.and_(is_one, compute.is_valid(table.column('group'))))
       columns = [table.column(name).to_pylist() for name in Row._fields]
     except (pa.ArrowException, KeyError, OSError) as error:
       raise ValueError(f'{path} cannot be read as a table of metrics ({error}).') from error

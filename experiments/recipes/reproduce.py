@@ -109,8 +109,10 @@ def finished(recipe: Recipe, output: pathlib.Path) -> dict[str, pd.DataFrame]:
   for part in recipe.parts:
     paths = sorted((output / part / 'runs').glob('*/summary.json'))
     runs = [sweep_table.Run.read(path.parent) for path in paths]
-    early = [sweep_table.build(runs, after=round_) for round_ in recipe.early_rounds(part)]
-    tables[part] = pd.concat([sweep_table.build(runs), *early], ignore_index=True)
+    found, early = [sweep_table.build(runs)], recipe.early_rounds(part)
+    if early:
+      found.append(sweep_table.build(runs, after=early))
+    tables[part] = pd.concat(found, ignore_index=True)
   return {part: _with_settings(table) for part, table in tables.items()}
 
 

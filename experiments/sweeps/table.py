@@ -6,7 +6,7 @@ Importing this module does not import TensorFlow.
 import dataclasses
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -86,7 +86,7 @@ def columns(configs: Sequence[ExperimentConfig]) -> list[str]:
   return [n for n in settings() if n in names or n in ALWAYS_SHOWN]
 
 
-def build(runs: Sequence[Run], *, after: int | None = None) -> pd.DataFrame:
+def build(runs: Sequence[Run], *, after: Collection[int] | None = None) -> pd.DataFrame:
   """The last metrics of all finished runs: one row per run, group and metric.
 
   The columns are the run's name, the settings in which the runs differ, epsilon (of a hypothetical
@@ -95,7 +95,7 @@ def build(runs: Sequence[Run], *, after: int | None = None) -> pd.DataFrame:
 
   Args:
     runs: the runs.
-    after: the metrics after so many rounds instead, named 'test_mse@30'.
+    after: the metrics after each of so many rounds instead, named 'test_mse@30'.
   """
   shown = columns([run.config for run in runs])
   rows = []
@@ -127,12 +127,12 @@ def _epsilon_of(config: ExperimentConfig) -> str:
   return 'deployment_epsilon' if config.hypothetical_deployment else 'epsilon'
 
 
-def _metrics_after(run: Run, round_: int) -> dict[str, dict[str, float]]:
-  table = MetricTable.read(run.folder / 'metrics.parquet')
+def _metrics_after(run: Run, rounds: Collection[int]) -> dict[str, dict[str, float]]:
+  table = MetricTable.read(run.folder / 'metrics.parquet', of_groups_after=rounds)
   result: dict[str, dict[str, float]] = {}
   for row in table.rows:
-    if row.round == round_ and row.group is not None:
-      result.setdefault(row.group, {})[f'{row.name}@{round_}'] = row.value
+    assert row.group is not None
+    result.setdefault(row.group, {})[f'{row.name}@{row.round}'] = row.value
   return result
 
 

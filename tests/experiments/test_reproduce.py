@@ -223,7 +223,7 @@ def test_a_number_may_be_of_an_early_round(tmp_path):
     summary = {'rounds': 20, 'privacy': {}, 'metrics_by_group': {'all': table.latest()}}
     (folder / 'summary.json').write_text(json.dumps(summary))
   runs = [sweep_table.Run.read(path) for path in sorted(tmp_path.iterdir())]
-  frame = pd.concat([sweep_table.build(runs), sweep_table.build(runs, after=10)])
+  frame = pd.concat([sweep_table.build(runs), sweep_table.build(runs, after=[10])])
   tables = {'p': reproduce._with_settings(frame)}
   early = Selector(part='p', metric='test_mse@10', best=True)
   last = Selector(part='p', metric='test_mse', best=True)
