@@ -108,6 +108,15 @@ class Program:
       [0, *(n.stage + (n.kind is Kind.AGGREGATE or n.kind is Kind.CLIENTS) for n in self.nodes)]
     )
 
+  @property
+  def is_static(self) -> bool:
+    """Whether XLA can take it with nothing lowered: numbers of known shapes, and no variables."""
+    blocks = (self.result, *(n.block for n in self.nodes))
+    types = [self.result_type, *(n.type for n in self.nodes)]
+    types += [] if self.parameter_type is None else [self.parameter_type]
+    parts = (part for type_ in types for part in placed_parts(type_))
+    return not any(map(_has_variables, blocks)) and all(map(trees.is_static, parts))
+
   def select(self, kind: Kind, stage: int) -> list[Node]:
     """The calls of a kind in a stage."""
     return [n for n in self.nodes if n.kind is kind and n.stage == stage]
@@ -242,6 +251,13 @@ def _needed(nodes, result) -> Iterator[Node]:
       needed.add(name)
       pending.extend(nodes[name].inputs)
   return (node for name, node in nodes.items() if name in needed)
+
+
+def _has_variables(block: bb.ComputationBuildingBlock) -> bool:
+  """Whether a graph inside a block initialises variables or tables."""
+  if isinstance(block, bb.CompiledComputation):
+    return bool(block.proto.tensorflow.initialize_op)
+  return any(map(_has_variables, block.children()))
 
 
 def free_names(block: bb.ComputationBuildingBlock) -> list[str]:

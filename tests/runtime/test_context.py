@@ -104,3 +104,24 @@ def test_tff_learning_on_data_sets(native, differentially_private):
       weights = process.get_model_weights(state).trainable
       results.append((weights, output.metrics['client_work']))
   example.assert_same(*results)
+
+
+def test_programs_of_known_shapes_without_variables_are_static():
+  context = runtime.XlaContext()
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [3]))
+  def doubled(x):
+    return 2 * x
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [3]))
+  def counted(x):
+    variable = tf.Variable(1.0)
+    return x + variable.assign_add(1.0)
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [None]))
+  def of_any_length(x):
+    return 2 * x
+
+  assert context.program(doubled).is_static
+  assert not context.program(counted).is_static
+  assert not context.program(of_any_length).is_static
