@@ -131,4 +131,6 @@ def _halves(x: tf.Tensor, axis: int, count: int) -> list[tf.Tensor]:
 
 
 def _part(x: tf.Tensor, axis: int, start: int, stop: int) -> tf.Tensor:
-  return x[(slice(None),) * axis + (slice(start, stop),)]
+  begin, size = [0] * x.shape.rank, [-1] * x.shape.rank
+  begin[axis], size[axis] = start, stop - start
+  return tf.slice(x, begin, size)
