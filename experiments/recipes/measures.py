@@ -67,6 +67,9 @@ class Runs:
   tuning_seeds: int = 0
   tried: dict[str, int] = dataclasses.field(default_factory=dict)
   in_two_steps: bool = False
+  _known: dict[tuple[str, str, str], tuple[pd.DataFrame, pd.DataFrame]] = dataclasses.field(
+    default_factory=dict
+  )
 
   def set(self, values: Mapping[str, Any]) -> 'Runs':
     """The same with more values."""
@@ -195,19 +198,32 @@ class Runs:
   def _every(self, term: Mapping[str, Any]) -> pd.DataFrame:
     """[settings, seeds] of the settings that match, NaN where one has no number."""
     part, where = self._place(term)
-    frame = self.tables.get(part)
-    if frame is None:
-      raise Impossible(f'part {part} was not run')
-    metric, name = self.filled(term.get('metric', '$metric')), self._metric(term)
-    frame = frame[(frame['group'] == term.get('group', EVERYONE)) & (frame['metric'] == name)]
+    metric = self.filled(term.get('metric', '$metric'))
+    grid, settings = self._of_metric(part, term.get('group', EVERYONE), self._metric(term))
     for column, value in where.items():
-      if column in frame:
-        frame = frame[sweep_table.has(frame[column], from_json(value))]
-    grid = frame.pivot_table(index='setting', columns='seed', values='value', sort=False)
-    grid = grid.reindex(sorted(grid.columns), axis=1)
+      if column in settings:
+        settings = settings[sweep_table.has(settings[column], from_json(value))]
+    grid = grid.loc[settings.index].dropna(axis=1, how='all')
     in_points = 100.0 if 'accuracy' in metric else 1.0
     sign = 1.0 if term.get('raw') or sweep_table.is_better_high(metric) else -1.0
     return sign * in_points * grid
+
+  def _of_metric(self, part: str, group: str, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A part's numbers [settings, seeds], and the values of its settings [settings, names].
+
+    Terms ask for the same ones again and again.
+    """
+    key = (part, group, name)
+    if key not in self._known:
+      frame = self.tables.get(part)
+      if frame is None:
+        raise Impossible(f'part {part} was not run')
+      frame = frame[(frame['group'] == group) & (frame['metric'] == name)]
+      grid = frame.pivot_table(index='setting', columns='seed', values='value', sort=False)
+      grid = grid.reindex(sorted(grid.columns), axis=1)
+      settings = frame.drop_duplicates('setting').set_index('setting').loc[grid.index]
+      self._known[key] = grid, settings
+    return self._known[key]
 
   def _split(self, grid: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(judging, tuning) seeds."""
