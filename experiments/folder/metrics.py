@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -121,18 +121,42 @@ class MetricTable:
       ValueError: it is no such table.
     """
     import pyarrow as pa
-    from pyarrow import compute, parquet
+    from pyarrow import compute
 
-    try:
-      table = parquet.read_table(path)
-      if of_groups_after is not None:
-        rounds = pa.array(sorted(of_groups_after), pa.int64())
-        is_one = compute.is_in(table.column('round'), value_set=rounds)
-        table = table.filter(compute.and_(is_one, compute.is_valid(table.column('group'))))
-      columns = [table.column(name).to_pylist() for name in Row._fields]
-    except (pa.ArrowException, KeyError, OSError) as error:
-      raise ValueError(f'{path} cannot be read as a table of metrics ({error}).') from error
+    table = _read(path, None if of_groups_after is None else 'group')
+    if of_groups_after is not None:
+      rounds = pa.array(sorted(of_groups_after), pa.int64())
+      table = table.filter(compute.is_in(table.column('round'), value_set=rounds))
+    columns = [column.to_pylist() for column in table.columns]
     return cls(rows=[Row(*values) for values in zip(*columns, strict=True)])
+
+
+def read_frame(path: pathlib.Path, whose: str) -> 'pd.DataFrame':
+  """The rows of groups alone, or of clients, of a file that `MetricTable.write` wrote.
+
+  Args:
+    path: the file.
+    whose: 'group' or 'client'.
+
+  Raises:
+    ValueError: it is no such table.
+  """
+  return _read(path, whose).to_pandas()
+
+
+def _read(path: pathlib.Path, whose: str | None) -> Any:
+  """The columns of `Row` as an Arrow table, of the rows that have a value in one of them."""
+  import pyarrow as pa
+  from pyarrow import compute, parquet
+
+  try:
+    # Without partitioning: a run's folder is named 'setting=value', too.
+    table = parquet.read_table(path, columns=list(Row._fields), partitioning=None)
+    if table.column_names != list(Row._fields):
+      raise KeyError(f'it has {", ".join(table.column_names) or "no columns"}')
+  except (pa.ArrowException, KeyError, OSError) as error:
+    raise ValueError(f'{path} cannot be read as a table of metrics ({error}).') from error
+  return table if whose is None else table.filter(compute.is_valid(table.column(whose)))
 
 
 def _arrow_types():

@@ -16,7 +16,8 @@ import pandas as pd
 
 import processes.registry
 from experiments.config.experiment import ExperimentConfig, settings
-from experiments.folder.metrics import ROUND, MetricTable
+from experiments.folder import metrics
+from experiments.folder.metrics import ROUND
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps.table import Run
 
@@ -54,8 +55,7 @@ class ReportData:
       path = run.folder / 'metrics.parquet'
       if not path.exists():
         continue
-      frame = MetricTable.read(path).to_frame()
-      frame = frame[frame[who].notna()]
+      frame = metrics.read_frame(path, who)
       names = frame['split'] + '_' + frame['metric']
       frame = frame.assign(
         metric=names.where(frame['split'] != ROUND, frame['metric']),
