@@ -1,5 +1,6 @@
 """Which settings a report's figures show, and the words on how they were chosen."""
 
+import math
 from collections.abc import Set
 
 import pandas as pd
@@ -113,10 +114,12 @@ def shown_of(
 
 def _of_middle_budgets(names: list[str], last: pd.DataFrame, most: int) -> list[str]:
   """The first `most` names from the budget in the middle outwards, in their own order."""
-  of_name = last.drop_duplicates('setting').set_index('setting')['epsilon']
-  budgets = sorted({round(float(of_name[name]), 4) for name in names})
+  epsilons = last.drop_duplicates('setting').set_index('setting')['epsilon']
+  # Without noise there is no epsilon: the largest budget.
+  of_name = epsilons.astype(float).fillna(math.inf).round(4)
+  budgets = sorted({of_name[name] for name in names})
   middle = len(budgets) // 2
-  rank = {name: abs(budgets.index(round(float(of_name[name]), 4)) - middle) for name in names}
+  rank = {name: abs(budgets.index(of_name[name]) - middle) for name in names}
   kept = set(sorted(names, key=lambda name: rank[name])[:most])
   return [name for name in names if name in kept]
 

@@ -22,10 +22,18 @@ from analysis import figures as theory
 from experiments.folder import figures as run_figures
 from experiments.folder.metrics import MetricTable
 from experiments.recipes import pictures, recipes
+from experiments.reports import (
+  choosing,
+  groups,
+  html,
+  layout,
+  mechanisms,
+  personalization,
+  sections,
+)
 from experiments.reports import clients as report_clients
 from experiments.reports import data as report_data
 from experiments.reports import figures as report_figures
-from experiments.reports import groups, html, layout, mechanisms, personalization, sections
 from tests.drawing import overlaps
 from tests.experiments.test_report import PRIVATE, make_run
 
@@ -380,3 +388,12 @@ if __name__ == '__main__':
   folder = pathlib.Path(sys.argv[1])
   folder.mkdir(parents=True, exist_ok=True)
   main(folder)
+
+
+def test_settings_without_noise_have_the_largest_budget():
+  """They have no epsilon: the middle is that of 1, 3, 8 and infinity."""
+  names = [f'setting {i}' for i in range(5)]
+  last = pd.DataFrame({'setting': names, 'epsilon': [np.nan, 8.0, 1.0, None, 3.0]})
+  assert choosing._of_middle_budgets(names, last, 1) == ['setting 1']
+  assert set(names) - set(choosing._of_middle_budgets(names, last, 4)) == {'setting 2'}
+  assert choosing._of_middle_budgets(names, last.assign(epsilon=np.nan), 2) == names[:2]
