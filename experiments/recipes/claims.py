@@ -29,7 +29,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -338,7 +338,7 @@ def judge_runs(
   assert claim.measure is not None
   runs = measures.Runs(
     tables=merged, terms=family['terms'], values=judge.values,
-    tuning_seeds=family['tuning_seeds'], in_two_steps=bool(recipe.tuning_seeds),
+    tuning_seeds=family['tuning_seeds'], seeds=_seeds_in_steps(recipe),
   )  # fmt: skip
   found = measures.judge(
     claim.measure, runs, relation=claim.relation, margin=claim.margin, cells=claim.tolerance
@@ -349,17 +349,19 @@ def judge_runs(
   return dataclasses.replace(found, text=f'{found.text}; settings tried: {tried}')
 
 
+def _seeds_in_steps(recipe: recipes.Recipe) -> tuple[int, ...]:
+  """All seeds of a recipe in two steps, which its parts share; none of another recipe."""
+  return recipe.grid(next(iter(recipe.parts))).seeds if recipe.tuning_seeds else ()
+
+
 def settings_read(
-  recipe: recipes.Recipe,
-  tables: Mapping[str, pd.DataFrame],
-  ran: Set[tuple[str, str, int]],
+  recipe: recipes.Recipe, tables: Mapping[str, pd.DataFrame]
 ) -> set[tuple[str, str]]:
   """The (part, setting) that claims read with the seeds that judge, of a recipe in two steps.
 
   Args:
     recipe: which.
-    tables: of its runs with the tuning seeds, and of what else was run, by part.
-    ran: part, setting and seed of what was run.
+    tables: of its runs with the tuning seeds, and of what else was run, by part, from evidence.
   """
   families, merged = read_families(), _by_part(recipe, tables)
   found: set[tuple[str, str]] = set()
@@ -369,8 +371,7 @@ def settings_read(
         assert claim.measure is not None
         plan = measures.Plan(
           tables=merged, terms=families[judge.family]['terms'], values=judge.values,
-          tuning_seeds=recipe.tuning_seeds, in_two_steps=True, ran=ran, wanted=found,
-          seeds=recipe.grid(next(iter(recipe.parts))).seeds,
+          tuning_seeds=recipe.tuning_seeds, wanted=found, seeds=_seeds_in_steps(recipe),
         )  # fmt: skip
         measures.judge(
           claim.measure, plan, relation=claim.relation, margin=claim.margin, cells=claim.tolerance

@@ -4,7 +4,8 @@
 which day, which commits and which grid the runs are, and then a row for each part, setting, group
 and metric with a column for each seed. What no claim on the recipe reads is left out. A setting's
 values are those of the recipe's grid under its name; numbers of another grid are no evidence, nor
-are those of a part of its runs (`complete` is false), which are kept to go on from.
+are those of a part of its runs (`complete` is false), which are kept to go on from. What ran and
+has no finite number is 'inf': it diverged. What was not run is empty.
 Importing this module does not import TensorFlow.
 """
 
@@ -20,6 +21,7 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.folder import files
@@ -124,6 +126,7 @@ def write(
   # In the order of the runs: of settings that are as good the first is taken.
   wide = kept.pivot_table(index=_KEYS, columns='seed', values='value', sort=False)
   wide = wide.reindex(sorted(wide.columns), axis=1)
+  wide = _with_diverged(wide, every)
   numbers = wide.reset_index().to_csv(index=False, float_format=_DIGITS, lineterminator='\n')
   head: dict[str, Any] = {'date': date, 'commits': sorted(commits), 'grid': grid_digest(recipe)}
   if not complete:
@@ -144,6 +147,16 @@ def write(
   if before not in (None, path):
     before.unlink()
   return _read(recipe, path)
+
+
+def _with_diverged(wide: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
+  """The numbers [part, setting, group and metric; seeds], infinite where a run has none."""
+  runs = every[['part', 'setting', 'seed']].drop_duplicates().assign(ran=True)
+  ran = runs.pivot_table(index=['part', 'setting'], columns='seed', values='ran', aggfunc='any')
+  ran = ran.reindex(wide.columns, axis=1)
+  own = ran.reindex(pd.MultiIndex.from_arrays([wide.index.get_level_values(n) for n in range(2)]))
+  diverged = own.notna().to_numpy(bool) & ~np.isfinite(wide.to_numpy(float))
+  return wide.mask(diverged, np.inf)
 
 
 def check(recipe: Recipe) -> None:

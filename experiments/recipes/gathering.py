@@ -18,8 +18,8 @@ from experiments.recipes.recipes import Recipe
 from experiments.running import interruption
 
 Tables = Mapping[str, pd.DataFrame]
-# (the tables of what was run; part, setting and seed of it) -> (part, setting) that claims read
-Reads = Callable[[Tables, Set[tuple[str, str, int]]], Set[tuple[str, str]]]
+# The tables of what was run -> (part, setting) that claims read.
+Reads = Callable[[Tables], Set[tuple[str, str]]]
 
 
 def gather(
@@ -60,9 +60,7 @@ def gather(
     commits = evidence.commits_of(recipe, output)
     if earlier is not None:
       tables, commits = joined(earlier.tables, tables), commits | set(earlier.commits)
-    return evidence.write(
-      recipe, tables, used, date=date, commits=commits, complete=complete
-    )  # fmt: skip
+    return evidence.write(recipe, tables, used, date=date, commits=commits, complete=complete)
 
   @contextlib.contextmanager
   def kept_if_stopped() -> Iterator[None]:
@@ -91,8 +89,7 @@ def gather(
       tables = reproduce.run(recipe, output=output, extra=extra, workers=workers, only=only)
     if not recipe.tuning_seeds:
       return store(tables, complete=True)
-    stored = store(tables, complete=False)
-    more = wanted | reads(stored.tables, known | _ran(tables))
+    more = wanted | reads(store(tables, complete=False).tables)
     if more == wanted:
       return store(tables, complete=True)
     wanted = more

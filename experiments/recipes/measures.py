@@ -24,7 +24,7 @@ Long because every form of a measure has its function here.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,8 @@ class Runs:
     values: what '$name' stands for.
     tuning_seeds: how many of the first seeds choose settings; the others judge.
     tried: from how many settings each method's was chosen, written down while judging.
-    in_two_steps: whether the judging seeds were run with chosen settings only.
+    seeds: all seeds of a recipe in two steps, of which those that judge were run with chosen
+      settings only; none where all were run with all.
   """
 
   tables: Mapping[str, pd.DataFrame]
@@ -66,7 +67,7 @@ class Runs:
   values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   tuning_seeds: int = 0
   tried: dict[str, int] = dataclasses.field(default_factory=dict)
-  in_two_steps: bool = False
+  seeds: tuple[int, ...] = ()
   _known: dict[tuple[str, str, str], tuple[pd.DataFrame, pd.DataFrame]] = dataclasses.field(
     default_factory=dict
   )
@@ -125,16 +126,19 @@ class Runs:
         chosen = candidates[int(pick(means))]
         return self.of({**chosen, 'raw': True} if term.get('raw') else chosen, tuning=tuning)
     grid = self._grid(term)
-    if term.get('choose') and self._candidates(term) > 1:
+    if term.get('choose') and len(grid) > 1:
       method = self.filled(term.get('where', {}).get('method', term['part']))
-      self.tried[method] = max(self.tried.get(method, 0), self._candidates(term))
+      self.tried[method] = max(self.tried.get(method, 0), len(grid))
       grid = grid.loc[[self._best(term)]]
     if len(grid) != 1:
       raise Impossible(f'{len(grid)} settings of part {term["part"]} match {term.get("where")}')
     judging, first = self._split(grid)
     if tuning:
       return first.to_numpy()[0]
-    self._reads(self._place(term)[0], str(grid.index[0]))
+    place, setting = self._place(term)[0], str(grid.index[0])
+    self._reads(place, setting)
+    if judging.isna().any(axis=None):
+      raise Impossible(f'{setting} of part {place} was not run with the seeds that judge')
     return judging.to_numpy()[0]
 
   def _reads(self, part: str, setting: str) -> None:
@@ -169,21 +173,17 @@ class Runs:
       return f'open_{part}', {n: v for n, v in where.items() if n != 'target_epsilon'}
     return part, where
 
-  def _candidates(self, term: Mapping[str, Any]) -> int:
-    """How many settings a term's is chosen from."""
-    if not self.in_two_steps:
-      return len(self._grid(term))
-    every = self._every(term)
-    return int(np.isfinite(every.iloc[:, : self.tuning_seeds]).all(axis=1).sum())
-
   def _grid(self, term: Mapping[str, Any]) -> pd.DataFrame:
     """[settings, seeds] of the settings that match and ran with every seed.
 
-    Of those that ran in two steps these are the chosen ones, the best of all on the tuning seeds
-    among them.
+    In two steps: with every tuning seed, and NaN where another is still to be run.
     """
     every = self._every(term)
-    complete = every[np.isfinite(every).all(axis=1)]
+    is_there = np.isfinite(every)
+    if self.seeds:
+      judging = every.columns[self.tuning_seeds :]
+      is_there[judging] |= every[judging].isna()
+    complete = every[is_there.all(axis=1)]
     if complete.empty:
       part, where = self._place(term)
       raise Impossible(f'no runs of part {part} have {self._metric(term)} for {where}')
@@ -196,14 +196,18 @@ class Runs:
     return metric if after is None else f'{metric}@{after}'
 
   def _every(self, term: Mapping[str, Any]) -> pd.DataFrame:
-    """[settings, seeds] of the settings that match, NaN where one has no number."""
+    """[settings, seeds] of the settings that match: NaN where one has no number, or was not run.
+
+    In evidence what ran and has no number, or none that is finite, is infinite.
+    """
     part, where = self._place(term)
     metric = self.filled(term.get('metric', '$metric'))
     grid, settings = self._of_metric(part, term.get('group', EVERYONE), self._metric(term))
     for column, value in where.items():
       if column in settings:
         settings = settings[sweep_table.has(settings[column], from_json(value))]
-    grid = grid.loc[settings.index].dropna(axis=1, how='all')
+    grid = grid.loc[settings.index]
+    grid = grid.reindex(self.seeds, axis=1) if self.seeds else grid.dropna(axis=1, how='all')
     in_points = 100.0 if 'accuracy' in metric else 1.0
     sign = 1.0 if term.get('raw') or sweep_table.is_better_high(metric) else -1.0
     return sign * in_points * grid
@@ -271,26 +275,19 @@ class Plan(Runs):
   Where a judging seed is still to be run, the mean of the tuning seeds stands in its place.
 
   Attributes:
-    seeds: all seeds, in order.
-    ran: (part, setting, seed) of what has been run: where it has no number, it diverged, and its
-      setting is not chosen.
     wanted: (part, setting) whose judging seeds are read, written down while judging.
   """
 
-  seeds: tuple[int, ...]
-  ran: Set[tuple[str, str, int]] = frozenset()
   wanted: set[tuple[str, str]] = dataclasses.field(default_factory=set)
 
   def _reads(self, part: str, setting: str) -> None:
     self.wanted.add((part, setting))
 
   def _every(self, term: Mapping[str, Any]) -> pd.DataFrame:
-    part, _ = self._place(term)
-    grid = super()._every(term).reindex(self.seeds, axis=1)
+    grid = super()._every(term)
+    expected = grid[list(self.seeds[: self.tuning_seeds])].mean(axis=1, skipna=False)
     for seed in self.seeds[self.tuning_seeds :]:
-      is_left = [(part, setting, seed) not in self.ran for setting in grid.index]
-      expected = grid[list(self.seeds[: self.tuning_seeds])].mean(axis=1, skipna=False)
-      grid[seed] = grid[seed].where(~np.array(is_left, bool), expected)
+      grid[seed] = grid[seed].fillna(expected)
     return grid
 
 
