@@ -6,6 +6,8 @@
 Any flag of an experiment takes the place of the recipe's; --output_dir, --workers=N, --cluster and
 --page_dir (a folder which gets the result's page with its pictures, besides the results)
 say where and how. The same command again continues.
+
+Long because running, comparing and describing a recipe share its files.
 """
 
 # Importing this module does not import TensorFlow.

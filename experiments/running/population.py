@@ -36,6 +36,8 @@ class Population:
     server: the server's state (of a sweep with a leading axis [S, ...]).
     clients: the clients' states, [K, ...] or [S * K, ...], as placed on the runtime.
     is_whole: whether these are the states after a whole round.
+
+  Long because one run and several, with data in memory, by cohort and fresh ones, are fed here.
   """
 
   def __init__(self, runs: Sequence[Experiment], machine, *, stacked: bool = False):
