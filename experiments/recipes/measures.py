@@ -60,6 +60,8 @@ class Runs:
     tried: from how many settings each method's was chosen, written down while judging.
     seeds: all seeds of a recipe in two steps, of which those that judge were run with chosen
       settings only; none where all were run with all.
+
+  Long because every form of a term is resolved here, down to the rows of a table.
   """
 
   tables: Mapping[str, pd.DataFrame]
