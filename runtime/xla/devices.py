@@ -210,10 +210,12 @@ def clients_per_block(device: str, bytes_per_client: int, num_clients: int) -> i
 
 
 def padded_size(size: int, limit: int | None = None) -> int:
-  """The bucket for a size: with a quarter to spare, up to a power of two of at least 16.
+  """The bucket for a size: with a quarter to spare, up to an eighth of a power of two.
 
-  Cohorts of varying size then share one program. Never more than `limit`, which is
-  the size of the population, if every client is in the cohort.
+  At least 16, and a multiple of 16. Cohorts of varying size then share one program. Never
+  more than `limit`, which is the size of the population, if every client is in the cohort.
   """
-  bucket = max(16, 2 ** int(np.ceil(np.log2(max(1, 1.25 * size)))))
+  spared = max(1, 1.25 * size)
+  step = max(16, 2 ** int(np.ceil(np.log2(spared))) // 8)
+  bucket = step * int(np.ceil(spared / step))
   return bucket if limit is None else max(size, min(bucket, limit))

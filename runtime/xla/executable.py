@@ -217,7 +217,9 @@ class Executable:
       env |= totals
       kept |= values
     result = self._result(stages.result(parameter, env, kept, clients))
-    self._update(variables, rows, result)
+    # A loop of a GPU starts a kernel for each row; a scatter drops the padding, beyond the end.
+    write = _scatter_rows if 'GPU' in self._devices[0] else _write_rows
+    self._update(variables, rows, result, count, write=write)
     return result
 
   def _on_several_devices(self, parts, cohort: Cohort):
@@ -296,7 +298,7 @@ class Executable:
         for (rows, _, count), (values, read), own in zip(members, inputs, kept, strict=True):
           who = stages_lib.Clients(rows=read, settings=None, count=count, bucket=share)
           of_piece = self._result(stages.result(self._parameter(values), env, own, who))
-          self._update(variables, rows, of_piece, count=count)
+          self._update(variables, rows, of_piece, count, write=_scatter_first)
         result[self._updated[1]] = []
     return result
 
@@ -364,19 +366,15 @@ class Executable:
   def _result(self, value) -> list[list[tf.Tensor]]:
     return [tf.nest.flatten(part) for part in stages_lib.split(self._program.result_type, value)]
 
-  def _update(self, variables, rows, result, count=None) -> None:
-    """Writes the updated part's rows into the variables, and empties it in the result.
-
-    XLA drops the padding, whose rows are beyond the end; elsewhere the first `count`
-    rows are written.
-    """
+  def _update(self, variables, rows, result, count, *, write) -> None:
+    """Writes the updated part's first `count` rows into the variables, and takes them out."""
     if self._updated is None:
       return
     parameter_part, result_part = self._updated
     before = self._part_types[:parameter_part]
-    index = rows[sum(stages_lib.is_client_part(t) for t in before)][:count, tf.newaxis]
+    index = rows[sum(stages_lib.is_client_part(t) for t in before)]
     for variable, new in zip(variables, result[result_part], strict=True):
-      variable.scatter_nd_update(index, new[:count])
+      write(variable, index, new, count)
     result[result_part] = []
 
   def _too_large(self, message: str, count: int) -> MemoryError:
@@ -432,6 +430,37 @@ def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
 def _read(leaves: Sequence[Any]) -> list[tf.Tensor]:
   """Variables' values: a loop that read a variable itself would keep it (see `_traced`)."""
   return [tf.convert_to_tensor(leaf) for leaf in leaves]
+
+
+def _write_rows(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count) -> None:
+  """Overwrites `count` rows of a variable, in place when compiled.
+
+  XLA's scatter would write a row onto itself for every row of the padding, and each one number
+  at a time. Rows of numbers are written, as its loop over the sizes of a row is slow where the
+  last is small.
+  """
+  shape = variable.shape
+  flat = [shape[0], shape[1:].num_elements()]
+  values = tf.reshape(rows, [rows.shape[0], flat[1]])
+
+  def write(i, table):
+    return i + 1, stages_lib.overwrite(table, tf.gather(values, i)[tf.newaxis], index[i])
+
+  _, table = tf.while_loop(
+    lambda i, _: i < count, write, (tf.constant(0), tf.reshape(variable, flat))
+  )
+  variable.assign(tf.reshape(table, shape))
+
+
+def _scatter_rows(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count) -> None:
+  """The same by one op, which drops the rows of the padding: they are beyond the end."""
+  del count
+  variable.scatter_nd_update(index[:, tf.newaxis], rows)
+
+
+def _scatter_first(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count) -> None:
+  """The same where it is not compiled."""
+  variable.scatter_nd_update(index[:count, tf.newaxis], rows[:count])
 
 
 def scope_of(fresh: Sequence[tf.Tensor], *places: tf.Tensor) -> scope.Scope | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import long_sums, vector_products
+from runtime.xla import long_sums, philox, vector_products
 
 
 def _sum(operation: tf.Operation) -> tf.Tensor | None:
@@ -21,6 +21,7 @@ def _product(operation: tf.Operation) -> tf.Tensor | None:
 _TAKEN: dict[str, Callable[[tf.Operation], tf.Tensor | None]] = {
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(vector_products.OPS, _product),
+  **dict.fromkeys(philox.OPS, philox.taken),
 }
 
 

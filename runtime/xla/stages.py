@@ -229,7 +229,7 @@ class Stages:
       ]
       buffers = [
         [
-          _write(buffer, value if self.block > 1 else value[None], block * self.block)
+          overwrite(buffer, value if self.block > 1 else value[None], block * self.block)
           for buffer, value in zip(of_node, of_values, strict=True)
         ]
         for of_node, of_values in zip(buffers, values, strict=True)
@@ -300,7 +300,7 @@ class Stages:
           result.append(reduction.combine(accumulated, value))
         else:
           row = reduction.combine(tf.gather(accumulated, setting), value)
-          result.append(_write(accumulated, row[None], setting))
+          result.append(overwrite(accumulated, row[None], setting))
         continue
       value = _masked(valid, value, tf.constant(reduction.neutral(value.dtype), value.dtype))
       if setting is None:
@@ -329,7 +329,7 @@ class Stages:
       after = tf.nest.flatten(after)
       if one_setting is None:
         return after
-      return [_write(t, row[None], one_setting) for t, row in zip(leaves, after, strict=True)]
+      return [overwrite(t, row[None], one_setting) for t, row in zip(leaves, after, strict=True)]
 
     if valid is None:
       return step(start, total, setting, contribution)
@@ -450,7 +450,7 @@ def _masked(valid, value, neutral):
   return tf.where(tf.reshape(valid, [-1] + [1] * (value.shape.rank - 1)), value, neutral)
 
 
-def _write(buffer: tf.Tensor, value: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+def overwrite(buffer: tf.Tensor, value: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
   """Overwrites rows of a buffer, in place when compiled."""
   begin = tf.stack([start] + [tf.constant(0)] * (buffer.shape.rank - 1))
   updated = gen_xla_ops.xla_dynamic_update_slice(buffer, value, begin)

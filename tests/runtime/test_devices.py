@@ -187,7 +187,8 @@ def test_default_block(monkeypatch):
 def test_buckets():
   assert devices.padded_size(0) == 16
   assert devices.padded_size(100) == 128
-  assert devices.padded_size(110) == 256
+  assert devices.padded_size(110) == 160
+  assert devices.padded_size(480) == 640
   assert devices.padded_size(139, limit=139) == 139
   assert devices.padded_size(20, limit=139) == 32
 

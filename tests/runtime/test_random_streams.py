@@ -100,6 +100,16 @@ def test_tails_of_normals_reach_beyond_nine_deviations(monkeypatch, compiled):
   assert 2 * stats.norm.sf(radius[0]) < 1e-19
 
 
+@pytest.mark.parametrize('compiled', [False, True])
+def test_cosine_and_sine_are_those_of_the_turn(compiled):
+  """All over the turn and at both ends of each quadrant, against float64."""
+  grid = np.concatenate([np.arange(0, 2**24, 997), np.arange(0, 2**24 + 1, 2**21)])
+  turns = np.float32([n * 2.0**-24 for n in (*grid, *(grid[1:] - 0.5), *(grid[:-1] + 0.5))])
+  found = tf.function(random_streams._cos_and_sin, jit_compile=compiled)(turns)
+  angle = 2 * np.pi * turns.astype(np.float64)
+  np.testing.assert_allclose(found, [np.cos(angle), np.sin(angle)], rtol=0, atol=1.2e-7)
+
+
 def test_host_generators_differ():
   """Also where the last index is 0, which NumPy's seed sequence does not see."""
   generators = [

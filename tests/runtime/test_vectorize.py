@@ -1,10 +1,15 @@
 """Many lanes at once: Philox bits, and loops and branches that differ between lanes."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 from tensorflow.python.ops import gen_stateless_random_ops_v2 as random_ops
 
+import runtime
+from runtime import random_streams
 from runtime.xla import philox, vectorize
 
 
@@ -19,7 +24,7 @@ def test_philox_keys_are_tensorflows(dtype):
 
 
 @pytest.mark.parametrize('dtype', [tf.uint32, tf.int32, tf.uint64, tf.int64])
-@pytest.mark.parametrize('size', [1, 11])
+@pytest.mark.parametrize('size', [1, 11, 2051])
 def test_philox_bits_are_tensorflows(dtype, size):
   keys = tf.constant([[1], [2**63 + 5], [77]], tf.uint64)
   counters = tf.constant([[2**64 - 2, 5], [0, 0], [3, 2**64 - 1]], tf.uint64)
@@ -29,6 +34,46 @@ def test_philox_bits_are_tensorflows(dtype, size):
       [size], keys[i], counters[i], 1, dtype=dtype
     )
     assert (expected.numpy() == found[i].numpy()).all()
+
+
+@pytest.mark.parametrize(
+  ('shape', 'algorithm', 'is_taken'),
+  [([33, 32], 1, True), ([512], 1, False), ([None, 32], 1, False), ([33, 32], 2, False)],
+)
+def test_long_draws_are_taken(shape, algorithm, is_taken):
+  key, counter = np.array([2**63 + 5], np.uint64), np.array([2**64 - 2, 5], np.uint64)
+  with tf.Graph().as_default():
+    sizes = [tf.compat.v1.placeholder(tf.int32, []) if n is None else n for n in shape]
+    draw = random_ops.stateless_random_uniform_full_int_v2(
+      sizes, key, counter, algorithm, dtype=tf.uint32
+    )
+    new = philox.taken(draw.op)
+    assert (new is not None) == is_taken
+    if is_taken:
+      with tf.compat.v1.Session() as session:
+        expected, found = session.run([draw, new])
+      np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize('block', [1, 2])
+def test_long_draws_of_a_program_are_tensorflows(block):
+  """Also of a function within, in a loop, and for every client of a block."""
+
+  @tff.tensorflow.computation(np.int32)
+  def work(client):
+    draw = tf.function(lambda i: random_streams.bits(tf.stack([client, i]), [40, 40]))
+    return tf.while_loop(
+      lambda i, _: i < 3, lambda i, total: (i + 1, total ^ draw(i)), (0, draw(client))
+    )[1]
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def program(clients):
+    return tff.federated_map(work, clients)
+
+  found = runtime.XlaContext(clients_per_block=block).invoke(program, [5, -6, 7])
+  for client, own in zip([5, -6, 7], found, strict=True):
+    draws = [random_streams.bits(tf.constant([client, i]), [40, 40]) for i in (client, 0, 1, 2)]
+    np.testing.assert_array_equal(own, functools.reduce(np.bitwise_xor, map(np.asarray, draws)))
 
 
 def _compare(fn, *inputs):
