@@ -32,7 +32,8 @@ def resolve(names: str) -> list[str]:
   """TensorFlow device names from `auto`, `cpu`, `gpu`, or a list such as `gpu:0,gpu:1`.
 
   `cpu,cpu` has two halves of a cohort worked on at once, for two cores. `auto` is the
-  first GPU or, where there is none, the CPU once for each core.
+  first GPU or, where there is none, the CPU once for each core, or for each of the threads
+  that TF_NUM_INTRAOP_THREADS grants this process: workers beside each other share the cores.
 
   Raises:
     ValueError: a name is malformed, or there is no such device.
@@ -57,7 +58,7 @@ def resolve(names: str) -> list[str]:
 
 
 def prepare(names: str = 'auto') -> None:
-  """Leaves a client to one thread where devices are several cores, over which clients are spread.
+  """Leaves a client to one thread where clients are spread over cores, or there is one thread.
 
   To be called before TensorFlow computes anything; see `leave_a_client_to_one_thread`.
 
@@ -65,7 +66,7 @@ def prepare(names: str = 'auto') -> None:
     names: as for `resolve`.
   """
   first, *others = _expanded(names)
-  if others and first.startswith('cpu'):
+  if first.startswith('cpu') and (others or _granted_threads() == 1):
     leave_a_client_to_one_thread()
 
 
@@ -77,20 +78,26 @@ def leave_a_client_to_one_thread() -> None:
   compiled in it before. A pool of several threads, of a process in which TensorFlow has computed
   something before or whose user asks for it, is not used.
   """
-  threads = os.environ.get('TF_NUM_INTRAOP_THREADS', '0')
+  threads = _granted_threads()
   with contextlib.suppress(RuntimeError):  # TensorFlow has made its threads
-    if threads == '0' and not tf.config.threading.get_intra_op_parallelism_threads():
+    if not threads and not tf.config.threading.get_intra_op_parallelism_threads():
       tf.config.threading.set_intra_op_parallelism_threads(1)
-      threads = '1'
-  if threads != '1' and tf.config.threading.get_intra_op_parallelism_threads() != 1:
+      threads = 1
+  if threads != 1 and tf.config.threading.get_intra_op_parallelism_threads() != 1:
     xla_flags.set_defaults({'xla_cpu_multi_thread_eigen': 'false'})
   xla_flags.disable_pass('cpu-parallel-task-assigner')
+
+
+def _granted_threads() -> int:
+  """How many threads the environment lets this process have; 0 where it does not say."""
+  threads = os.environ.get('TF_NUM_INTRAOP_THREADS', '')
+  return int(threads) if threads.isdigit() else 0
 
 
 def _expanded(names: str) -> list[str]:
   """The names of a list, of `auto` too."""
   if names == 'auto':
-    cores = min(len(os.sched_getaffinity(0)), _MOST_CORES)
+    cores = min(len(os.sched_getaffinity(0)), _granted_threads() or _MOST_CORES, _MOST_CORES)
     return ['gpu'] if tf.config.list_physical_devices('GPU') else ['cpu'] * cores
   return [part.strip().lower() for part in names.split(',')]
 

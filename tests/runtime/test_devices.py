@@ -105,6 +105,7 @@ NO_POOL = '--xla_cpu_multi_thread_eigen=false'
     ('cpu,cpu', {}, 'tf.ones([2]) + 1', ['0', NO_POOL, ONE_THREAD]),
     ('cpu,cpu', {'TF_NUM_INTRAOP_THREADS': '4'}, '', ['0', NO_POOL, ONE_THREAD]),
     ('cpu,cpu', {'TF_NUM_INTRAOP_THREADS': '1'}, '', ['0', ONE_THREAD]),
+    ('auto', {'TF_NUM_INTRAOP_THREADS': '1'}, '', ['0', ONE_THREAD]),  # a worker of a sweep
     (
       'cpu,cpu',
       {'XLA_FLAGS': '--xla_cpu_multi_thread_eigen=true'},
@@ -194,11 +195,16 @@ def test_buckets():
 
 
 def test_auto_without_a_gpu_is_every_core(monkeypatch):
+  monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
   monkeypatch.setattr(devices.os, 'sched_getaffinity', lambda _: {0, 1, 2})
   names = devices.resolve('auto')
   assert len(names) == 3 and len(set(names)) == 1 and names[0].endswith('CPU:0')
   monkeypatch.setattr(devices.os, 'sched_getaffinity', lambda _: set(range(64)))
   assert len(devices.resolve('auto')) == 16
+  # Workers beside each other share the cores.
+  for threads, count in (('1', 1), ('2', 2), ('64', 16)):
+    monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', threads)
+    assert len(devices.resolve('auto')) == count
 
 
 def test_a_gpu_works_on_one_piece_only(monkeypatch):
