@@ -456,7 +456,7 @@ class ExperimentConfig:
     str,
     'auto',
     'Device of the XLA runtime: cpu, gpu, several such as gpu:0,gpu:1 or (two cores) cpu,cpu, or '
-    'auto: a GPU if there is one, else all cores of the CPU.',
+    'auto: a GPU if there is one, else all cores of the CPU, or as many as TF_NUM_INTRAOP_THREADS.',
     Group.RUNTIME,
   )
   clients_per_block: int = setting_field(

@@ -217,9 +217,10 @@ class Executable:
       env |= totals
       kept |= values
     result = self._result(stages.result(parameter, env, kept, clients))
-    # A loop of a GPU starts a kernel for each row; a scatter drops the padding, beyond the end.
-    write = _scatter_rows if 'GPU' in self._devices[0] else _write_rows
-    self._update(variables, rows, result, count, write=write)
+    if 'GPU' in self._devices[0]:  # A loop would start a kernel for each row.
+      self._update(variables, rows, result, write=_scatter_rows)
+    else:
+      self._update(variables, rows, result, count, write=_write_rows)
     return result
 
   def _on_several_devices(self, parts, cohort: Cohort):
@@ -298,7 +299,7 @@ class Executable:
         for (rows, _, count), (values, read), own in zip(members, inputs, kept, strict=True):
           who = stages_lib.Clients(rows=read, settings=None, count=count, bucket=share)
           of_piece = self._result(stages.result(self._parameter(values), env, own, who))
-          self._update(variables, rows, of_piece, count, write=_scatter_first)
+          self._update(variables, rows, of_piece, count, write=_scatter_rows)
         result[self._updated[1]] = []
     return result
 
@@ -366,8 +367,8 @@ class Executable:
   def _result(self, value) -> list[list[tf.Tensor]]:
     return [tf.nest.flatten(part) for part in stages_lib.split(self._program.result_type, value)]
 
-  def _update(self, variables, rows, result, count, *, write) -> None:
-    """Writes the updated part's first `count` rows into the variables, and takes them out."""
+  def _update(self, variables, rows, result, count=None, *, write) -> None:
+    """Writes the updated part's rows into the variables, and takes them out of the result."""
     if self._updated is None:
       return
     parameter_part, result_part = self._updated
@@ -433,7 +434,7 @@ def _read(leaves: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def _write_rows(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count) -> None:
-  """Overwrites `count` rows of a variable, in place when compiled.
+  """Overwrites `count` rows of a variable, none of them beyond its end, in place when compiled.
 
   XLA's scatter would write a row onto itself for every row of the padding, and each one number
   at a time. Rows of numbers are written, as its loop over the sizes of a row is slow where the
@@ -452,15 +453,10 @@ def _write_rows(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count)
   variable.assign(tf.reshape(table, shape))
 
 
-def _scatter_rows(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count) -> None:
-  """The same by one op, which drops the rows of the padding: they are beyond the end."""
-  del count
-  variable.scatter_nd_update(index[:, tf.newaxis], rows)
-
-
-def _scatter_first(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count) -> None:
-  """The same where it is not compiled."""
-  variable.scatter_nd_update(index[:count, tf.newaxis], rows[:count])
+def _scatter_rows(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count=None) -> None:
+  """The same by one op; compiled, of all rows: XLA drops the padding's, beyond the end."""
+  if 0 not in variable.shape[1:]:  # TensorFlow refuses rows of nothing.
+    variable.scatter_nd_update(index[:count, tf.newaxis], rows[:count])
 
 
 def scope_of(fresh: Sequence[tf.Tensor], *places: tf.Tensor) -> scope.Scope | None:

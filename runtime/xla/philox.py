@@ -7,7 +7,7 @@ draws from its own key. The bits are those of
 
 On a CPU, XLA fuses all ten rounds into what reads the bits, and computes them
 anew, one number at a time, for each of a block's four words. There a long draw's
-rounds are turns of a loop, over vectors, with which 7,840 normals take half the time.
+rounds are turns of a loop, over vectors.
 
 Source: Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3
 (SC 2011); constants as in TensorFlow's `philox_random.h`.
@@ -26,6 +26,8 @@ _LONG = 256  # blocks of four words, from which a draw's rounds are a loop on a 
 
 OPS = ('StatelessRandomUniformFullIntV2',)
 
+_State = list[tf.Tensor]  # a counter's four words, or a key's two, for each lane and block
+
 
 def _split(word: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   """Low and high half of uint64 as uint32."""
@@ -36,9 +38,6 @@ def _split(word: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def _join(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
   shift = tf.constant(32, tf.uint64)
   return tf.cast(low, tf.uint64) + tf.bitwise.left_shift(tf.cast(high, tf.uint64), shift)
-
-
-_State = list[tf.Tensor]  # of the same shape: four words of a counter; or two of a key
 
 
 def _rounds(counter: _State, key: _State, count: int = _ROUNDS) -> tuple[_State, _State]:

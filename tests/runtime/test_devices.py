@@ -194,6 +194,23 @@ def test_buckets():
   assert devices.padded_size(20, limit=139) == 32
 
 
+@pytest.mark.parametrize('row', [(), (3,), (2, 3), (0,), (2, 0)])
+@pytest.mark.parametrize('count', [0, 2, 3])
+def test_rows_of_states_are_written_alike_on_a_cpu_and_a_gpu(row, count):
+  """In any order, and none of the padding's: a loop does not meet it, a scatter drops it."""
+  before = np.arange(7 * np.prod(row, dtype=int), dtype=np.float32).reshape(7, *row)
+  new = -1.0 - np.arange(5 * np.prod(row, dtype=int), dtype=np.float32).reshape(5, *row)
+  index = np.array([6, 0, 4][:count] + [7] * (5 - count), np.int32)
+  after = before.copy()
+  after[index[:count]] = new[:count]
+  for write, of in ((executable._write_rows, count), (executable._scatter_rows, None)):
+    variable = tf.Variable(before)
+    tf.function(write, jit_compile=True)(
+      variable, tf.constant(index), tf.constant(new), None if of is None else tf.constant(of)
+    )
+    np.testing.assert_array_equal(variable, after)
+
+
 def test_auto_without_a_gpu_is_every_core(monkeypatch):
   monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
   monkeypatch.setattr(devices.os, 'sched_getaffinity', lambda _: {0, 1, 2})
