@@ -73,6 +73,40 @@ def convolution(x: tf.Tensor, filters: tf.Tensor) -> tf.Tensor:
   return tf.reshape(result, [-1, 2 * shape[1], 2 * shape[2], outputs])[:, :height, :width]
 
 
+@tf.custom_gradient
+def convolution_of_one_example(x: tf.Tensor, filters: tf.Tensor):
+  """`convolution` where every example has a gradient by the filters of its own.
+
+  An example has few windows, and sixteen products for each would cost more than they save: the
+  gradient by the filters is that of patches times a matrix. Its gradient by x is in Winograd's
+  form again, as a convolution with the filters turned round.
+
+  Args:
+    x: [1, H, W, C].
+    filters: [3, 3, C, F].
+
+  Returns:
+    [1, H - 2, W - 2, F].
+  """
+
+  def gradients(upstream):
+    around = tf.pad(upstream, [[0, 0], *[[_SIZE - 1, _SIZE - 1]] * 2, [0, 0]])
+    by_x = convolution(around, tf.transpose(filters[::-1, ::-1], [0, 1, 3, 2]))
+    patches = x
+    for axis in (_COLUMNS, _ROWS):
+      count = int(x.shape[axis]) - _SIZE + 1
+      shifted = [_part(patches, axis, start, count) for start in range(_SIZE)]
+      patches = tf.concat(shifted, axis=-1)
+    by_filters = tf.matmul(
+      tf.reshape(patches, [-1, patches.shape[-1]]),
+      tf.reshape(upstream, [-1, upstream.shape[-1]]),
+      transpose_a=True,
+    )
+    return by_x, tf.reshape(by_filters, filters.shape)
+
+  return convolution(x, filters), gradients
+
+
 def filter_gradient(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
   """The gradient of `convolution` by its filters.
 
@@ -105,8 +139,8 @@ def _transformed(x: tf.Tensor, axis: int) -> list[tf.Tensor]:
   """B^T d along an axis, for windows of four that begin at every second element."""
   count = -(-(int(x.shape[axis]) - _SIZE + 1) // 2)
   even, odd = _halves(x, axis, count + 1)
-  first, third = _part(even, axis, 0, count), _part(even, axis, 1, count + 1)
-  second, fourth = _part(odd, axis, 0, count), _part(odd, axis, 1, count + 1)
+  first, third = _part(even, axis, 0, count), _part(even, axis, 1, count)
+  second, fourth = _part(odd, axis, 0, count), _part(odd, axis, 1, count)
   return [first - third, second + third, third - second, second - fourth]
 
 
@@ -130,7 +164,7 @@ def _halves(x: tf.Tensor, axis: int, count: int) -> list[tf.Tensor]:
   return tf.unstack(tf.reshape(tf.pad(x, paddings), shape), axis=axis + 1)
 
 
-def _part(x: tf.Tensor, axis: int, start: int, stop: int) -> tf.Tensor:
+def _part(x: tf.Tensor, axis: int, start: int, count: int) -> tf.Tensor:
   begin, size = [0] * x.shape.rank, [-1] * x.shape.rank
-  begin[axis], size[axis] = start, stop - start
+  begin[axis], size[axis] = start, count
   return tf.slice(x, begin, size)

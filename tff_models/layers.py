@@ -135,10 +135,10 @@ def conv2d(x, weights, *, size: int, stride: int = 1, padding: str = 'VALID', dt
     x = tf.pad(x, [[0, 0], *pads, [0, 0]])
   _, *picture, channels = x.shape
   filters = [size, size, channels, weights.shape[1]]
-  # Of one example alone, as for its own gradient, there are too few windows.
-  is_batch = x.shape[0] != 1 and (size, stride, dtype) == (3, 1, tf.float32)
-  if is_batch and winograd.is_faster(picture, filters[2:]):
-    return winograd.convolution(x, tf.reshape(weights, filters))
+  if (size, stride, dtype) == (3, 1, tf.float32) and winograd.is_faster(picture, filters[2:]):
+    is_batch = x.shape[0] != 1
+    convolution = winograd.convolution if is_batch else winograd.convolution_of_one_example
+    return convolution(x, tf.reshape(weights, filters))
   # Columns, then rows: two copies of few parts, and gradients that are sums of few.
   patches = tf.cast(x, dtype)
   for axis in (2, 1):

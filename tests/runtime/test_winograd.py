@@ -21,7 +21,8 @@ def _plain(x, filters):
 def test_values_and_gradients_are_a_convolutions(height, width, batch):
   x, filters = _random(0, batch, height, width, 5), _random(1, 3, 3, 5, 7)
   found = {}
-  for convolution in (_plain, winograd.convolution):
+  ours = (winograd.convolution, winograd.convolution_of_one_example)
+  for convolution in (_plain, *ours):
     with tf.GradientTape() as tape:
       tape.watch([x, filters])
       y = convolution(x, filters)
@@ -29,9 +30,25 @@ def test_values_and_gradients_are_a_convolutions(height, width, batch):
     found[convolution] = y, *tape.gradient(loss, [x, filters])
   expected = found[_plain]
   by_filters = winograd.filter_gradient(x, 3.0 * expected[0] ** 2)
-  for a, b in zip(
-    (*found[winograd.convolution], by_filters), (*expected, expected[2]), strict=True
-  ):
+  np.testing.assert_allclose(by_filters, expected[2], rtol=1e-10, atol=1e-10)
+  for convolution in ours:
+    for a, b in zip(found[convolution], expected, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_gradients_of_each_example_by_the_filters_are_a_convolutions():
+  x, filters = _random(0, 6, 9, 12, 5), _random(1, 3, 3, 5, 7)
+
+  def gradients(convolution):
+    def of_one(x_i):
+      with tf.GradientTape() as tape:
+        tape.watch([x_i, filters])
+        loss = tf.reduce_sum(convolution(x_i[tf.newaxis], filters) ** 3)
+      return tape.gradient(loss, [x_i, filters])
+
+    return tf.vectorized_map(of_one, x, fallback_to_while_loop=False)
+
+  for a, b in zip(gradients(winograd.convolution_of_one_example), gradients(_plain), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
@@ -49,7 +66,7 @@ def test_float32_keeps_its_digits():
   'shape, outputs, size, stride, dtype, fewer',
   [
     ((10, 30, 30, 32), 64, 3, 1, tf.float32, True),
-    ((1, 30, 30, 32), 64, 3, 1, tf.float32, False),  # one example alone
+    ((1, 30, 30, 32), 64, 3, 1, tf.float32, True),  # one example alone
     ((10, 30, 30, 3), 64, 3, 1, tf.float32, False),  # adding would cost more
     ((10, 4, 4, 256), 64, 3, 1, tf.float32, False),  # few windows for so many channels
     ((10, 30, 30, 32), 64, 5, 1, tf.float32, False),
