@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent import futures
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +23,7 @@ import processes
 import tff_models
 from privacy import hypothetical, plan, sampling
 from processes.method import BuildSpec, ExamplesSpec
+from runtime import winograd
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,13 +179,14 @@ def heavy_tailed(num_clients: int, most: int) -> np.ndarray:
 def products(network: Any, x: tf.TensorSpec) -> float:
   """Floating-point operations in the matrix products of a prediction (twice the multiplications).
 
-  Convolutions are matrix products here, with all their multiplications, also where a batch is
+  Convolutions are matrix products here, with all their multiplications, also where they are
   worked on with fewer of them; all else is neglected.
   """
   params = network.init(tf.constant([0, 0]))
   traced = tf.function(lambda x: network.predict(params, x), autograph=False)
   alone = tf.TensorSpec([1, *x.shape[1:]], x.dtype)
-  graph = traced.get_concrete_function(alone).graph
+  with mock.patch.object(winograd, 'is_faster', return_value=False):
+    graph = traced.get_concrete_function(alone).graph
   return x.shape[0] * sum(_products_of(op) for op in graph.get_operations())
 
 

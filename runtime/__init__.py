@@ -189,7 +189,8 @@ def install(*, devices: str = 'auto', clients_per_block: int | None = None) -> '
 
   From then on whatever the program computes with TFF is compiled, where TFF's own runtime would
   have visited client after client. `XlaContext.explain(computation)` says what is, and what
-  is not and why.
+  is not and why. Python's searches for garbage pass over what is loaded by then: they would take as
+  long as compiling a small program.
 
   Args:
     devices: as for `create`; by default a GPU if there is one, and else all cores.
@@ -205,4 +206,5 @@ def install(*, devices: str = 'auto', clients_per_block: int | None = None) -> '
     devices=devices, clients_per_block=clients_per_block
   )
   importlib.import_module('tensorflow_federated').framework.set_default_context(context)
+  memory.pass_over_what_is_loaded()
   return context

@@ -1,6 +1,9 @@
-"""Memory that a round frees is kept for the next one."""
+"""Memory of a round is kept for the next one; what is loaded is not searched for garbage."""
 
+import atexit
 import ctypes
+import functools
+import gc
 import os
 
 _KEPT = 2**30  # Bytes: of one array, and at the end of the heap.
@@ -28,6 +31,22 @@ def keep() -> bool:
     return False
   options = {_M_MMAP_THRESHOLD: _KEPT, _M_TRIM_THRESHOLD: _KEPT, _M_ARENA_MAX: _heaps()}
   return all([mallopt(option, value) for option, value in options.items()])
+
+
+def pass_over_what_is_loaded() -> None:
+  """Has Python's searches for garbage pass over all that there is now: modules, which stay.
+
+  TensorFlow's and TFF's are half a million objects, a quarter of a second a search, and tracing one
+  program makes as many new ones as start a search.
+  """
+  gc.freeze()
+  _thaw_at_exit()
+
+
+@functools.cache
+def _thaw_at_exit() -> None:
+  # What is frozen would be finalised after the modules that it needs.
+  atexit.register(gc.unfreeze)
 
 
 def _heaps() -> int:

@@ -1,6 +1,5 @@
 """Keeps TensorFlow's start-up quiet and short."""
 
-import atexit
 import contextlib
 import gc
 import logging as python_logging
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 
 from absl import logging
 
+from runtime import memory
 from runtime.quiet import no_stderr
 
 
@@ -53,7 +53,5 @@ def loading() -> Iterator[None]:
     try:
       yield
     finally:
-      gc.freeze()
+      memory.pass_over_what_is_loaded()
       gc.enable()
-      # What is frozen would be finalised after the modules that it needs.
-      atexit.register(gc.unfreeze)

@@ -1,6 +1,7 @@
 """The runtime as TFF's default one: what TFF's users call works as on TFF's own."""
 
 import asyncio
+import gc
 import pathlib
 import re
 
@@ -34,6 +35,18 @@ def test_it_is_one_line(context):
   assert tff.framework.get_context_stack().current is context
   assert mean([1.0, 2.0, 6.0]) == 3.0
   assert context.statistics.compilations == 1 and context.explain(mean).is_compiled
+
+
+def test_searches_for_garbage_pass_over_what_is_loaded():
+  gc.unfreeze()
+  stack = tff.framework.get_context_stack()
+  before = stack._stack[0]
+  try:
+    runtime.install()
+    assert gc.get_freeze_count() > 100_000
+  finally:
+    stack.set_default_context(before)
+    gc.freeze()
 
 
 def test_options_are_checked():
