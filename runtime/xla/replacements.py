@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import long_sums, philox, vector_products
+from runtime.xla import long_sums, philox, products
 
 
 def _sum(operation: tf.Operation) -> tf.Tensor | None:
@@ -15,12 +15,12 @@ def _sum(operation: tf.Operation) -> tf.Tensor | None:
 
 def _product(operation: tf.Operation) -> tf.Tensor | None:
   transposed = {name: operation.get_attr(name) for name in ('transpose_a', 'transpose_b')}
-  return vector_products.taken(list(operation.inputs), **transposed)
+  return products.taken(list(operation.inputs), **transposed)
 
 
 _TAKEN: dict[str, Callable[[tf.Operation], tf.Tensor | None]] = {
   **dict.fromkeys(long_sums.OPS, _sum),
-  **dict.fromkeys(vector_products.OPS, _product),
+  **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(philox.OPS, philox.taken),
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import long_sums, vector_products
+from runtime.xla import long_sums, products
 from runtime.xla.lowering import datasets, interpreter
 
 _Interpreter = interpreter.Interpreter
@@ -149,7 +149,7 @@ def _sum(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 def _product(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   transposed = {name: node.attr[name].b for name in ('transpose_a', 'transpose_b')}
-  as_sum = vector_products.taken(inputs, **transposed)
+  as_sum = products.taken(inputs, **transposed)
   return interp.op(node, inputs) if as_sum is None else [as_sum]
 
 
@@ -168,5 +168,5 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   TensorListSetItem=_set_item,
   XlaOptimizationBarrier=_barrier,
   **dict.fromkeys(long_sums.OPS, _sum),
-  **dict.fromkeys(vector_products.OPS, _product),
+  **dict.fromkeys(products.OPS, _product),
 )

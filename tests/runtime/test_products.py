@@ -1,6 +1,7 @@
-"""Products with a vector are sums of products where that is faster, with the same numbers."""
+"""Products in forms that are faster have the same numbers."""
 
 import collections
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
-from runtime.xla import vector_products
+from runtime.xla import products
 
 Tree = collections.OrderedDict
 ROWS, FEATURES = 33, 17
@@ -68,6 +69,11 @@ def test_the_numbers_are_those_of_the_products(block):
     ([33, 17], [33, 1], True, False, True),
     ([33, 784], [33, 1], True, False, False),  # long columns
     ([33, 17], [17, 2], False, False, False),  # no vector
+    ([8, 64], [512, 64], False, True, True),
+    ([8, 64], [64, 512], False, False, False),  # nothing to be brought into another order
+    ([64, 8], [512, 64], True, True, False),
+    ([300, 64], [512, 64], False, True, False),  # many rows
+    ([8, 64], [500, 64], False, True, False),  # a small matrix
     ([33, 3], [3, 1], False, False, False),  # few terms
     ([None, 17], [17, 1], False, False, False),  # a size that depends on data
   ],
@@ -75,13 +81,13 @@ def test_the_numbers_are_those_of_the_products(block):
 def test_which_are_taken(a, b, transpose_a, transpose_b, is_taken):
   with tf.Graph().as_default():
     inputs = [tf.compat.v1.placeholder(tf.float32, shape) for shape in (a, b)]
-    found = vector_products.taken(inputs, transpose_a=transpose_a, transpose_b=transpose_b)
+    found = products.taken(inputs, transpose_a=transpose_a, transpose_b=transpose_b)
   assert (found is not None) == is_taken
 
 
 def test_double_precision_is_left_as_it_is():
   inputs = [tf.zeros([33, 17], tf.float64), tf.zeros([17, 1], tf.float64)]
-  assert vector_products.taken(inputs, transpose_a=False, transpose_b=False) is None
+  assert products.taken(inputs, transpose_a=False, transpose_b=False) is None
 
 
 def test_xla_gets_no_product_of_them():
@@ -105,3 +111,21 @@ def test_xla_gets_no_product_of_them():
     'optimized_hlo'
   )
   assert 'reduce(' in text and 'dot(' not in text
+
+
+@pytest.mark.parametrize('is_ours', [True, False])
+def test_xla_does_not_turn_a_product_back(is_ours):
+  a, b = (tf.random.normal(shape, seed=0) for shape in ([8, 64], [512, 64]))
+
+  def product(a, b):
+    if is_ours:
+      return products.taken([a, b], transpose_a=False, transpose_b=True)
+    return tf.transpose(tf.matmul(b, a, transpose_b=True))
+
+  compiled = tf.function(product, jit_compile=True)
+  np.testing.assert_allclose(
+    compiled(a, b), tf.matmul(a, b, transpose_b=True), rtol=1e-4, atol=1e-4
+  )
+  text = compiled.experimental_get_compiler_ir(a, b)(stage='optimized_hlo')
+  (shape,) = re.findall(r'f32\[(\d+,\d+)\]\{1,0\} dot\(', text)
+  assert shape == ('512,8' if is_ours else '8,512')
