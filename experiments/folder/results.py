@@ -43,6 +43,7 @@ class RunFolder:
       is left as it was found.
     begun_by_other_code: whether it was begun by other code or packages; known from
       `record_environment` on.
+    was_killed: whether rounds of it may be lost that have been run; known likewise.
   """
 
   def __init__(self, config: ExperimentConfig):
@@ -54,7 +55,7 @@ class RunFolder:
       OSError: it cannot be written.
     """
     self.config = config
-    self.begun_by_other_code = False
+    self.begun_by_other_code = self.was_killed = False
     self.fingerprint = config.fingerprint
     self.begun = False
     self._is_new = False  # its files are ours alone
@@ -136,7 +137,8 @@ class RunFolder:
     self.begun_by_other_code = any(
       record.get(name) and record[name] != value for name, value in code.items()
     )
-    if record.get('running') and self.begun_by_other_code and self.config.privacy != 'none':
+    self.was_killed = bool(record.get('running'))
+    if self.was_killed and self.begun_by_other_code and self.config.privacy != 'none':
       raise ValueError(
         f'--output_dir={self.path} holds a private run that was killed under another version of '
         'the code or its packages (see its config.json). Rounds after its last checkpoint have '

@@ -71,6 +71,7 @@ class Keeper:
     self._last_checkpoint = self._last_write = time.monotonic()
     self._saved_rounds: int | None = None
     self._begun = False
+    self._rounds_run = 0  # the most, also of those that were lost and are run again
 
   def open(self, machine: str) -> Kept | None:
     """Records what is run where; returns the state to continue from, None to start anew.
@@ -79,10 +80,12 @@ class Keeper:
       machine: the runtime's description.
 
     Raises:
-      ValueError: see `RunFolder.record_environment`.
+      ValueError: see `RunFolder.record_environment`; or what is there is damaged.
     """
     for run, folder in zip(self._runs, self._folders, strict=False):
       folder.record_environment(run.dataset.checksums, {'runtime': machine})
+      privacy = folder.read_json('privacy.json') or {}
+      self._rounds_run = max(self._rounds_run, privacy.get('rounds', 0))
     found = None
     if self._store is not None and all(folder.resuming for folder in self._folders):
       if any(folder.begun_by_other_code for folder in self._folders):
@@ -107,9 +110,10 @@ class Keeper:
     """Whether a round has been run, now or before the runs were continued."""
     return self._begun or any(folder.begun for folder in self._folders)
 
-  def begin(self) -> None:
+  def begin(self, round_: int) -> None:
     """Records that a round is being run, before anything of it is shown or written."""
     self._begun = True
+    self._rounds_run = max(self._rounds_run, round_)
     for folder in self._folders:
       folder.begin()
 
@@ -127,9 +131,9 @@ class Keeper:
     since = time.monotonic() - self._last_write
     return bool(self._folders) and since > self._seconds_between_writes
 
-  def write_metrics(self, rounds_done: int, tables: Sequence[MetricTable]) -> None:
+  def write_metrics(self, tables: Sequence[MetricTable]) -> None:
     """Writes each run's metrics."""
-    self._write_spent(rounds_done)
+    self._write_spent()
     for folder, table in zip(self._folders, tables, strict=True):
       table.write(folder.path / 'metrics.parquet')
     self._last_write = time.monotonic()
@@ -148,7 +152,7 @@ class Keeper:
     """Writes everything that continued runs need, and what a reader wants to see."""
     assert self._store is not None
     started = time.monotonic()
-    self._write_spent(rounds_done)
+    self._write_spent()
     shards = None
     if population.clients.visit is not None:
       shards = self._store.save_shards(rounds_done, population.clients.visit)
@@ -164,12 +168,12 @@ class Keeper:
       self._pause = max(self._seconds_between_checkpoints, _LEAST_PAUSE * took)
     self._saved_rounds = rounds_done
 
-  def _write_spent(self, rounds_done: int) -> None:
-    # First: what the tables hold has been spent.
+  def _write_spent(self) -> None:
+    # First: what the tables hold has been spent, and so have rounds that were lost.
     for own in self.spendings:
-      own.record(rounds_done)
+      own.record(self._rounds_run)
     for folder, guarantor in zip(self._folders, self._guarantors, strict=True):
-      folder.write_json('privacy.json', guarantor.privacy_so_far(rounds_done))
+      folder.write_json('privacy.json', guarantor.privacy_so_far(self._rounds_run))
 
   def reserve(self) -> None:
     """Asks the ledger for all that the runs may spend.
@@ -181,13 +185,18 @@ class Keeper:
       own.reserve()
 
   def end(self, rounds_done: int) -> None:
-    """Records that every round that was run has been kept, and that no other will be for now."""
+    """Records that no other round will be run for now.
+
+    Where all that were run have been kept, each folder says so. How many a process that was killed
+    had run beyond its last checkpoint nobody knows before they are all run.
+    """
     if not self.begun:
       return
     for own in self.spendings:
-      own.record(rounds_done, ended=True)
+      own.record(self._rounds_run, ended=True)
     for folder in self._folders:
-      folder.rest()
+      if rounds_done >= self._rounds_run and not folder.was_killed:
+        folder.rest()
 
   def close(self) -> None:
     """Ends the events. Runs of which no round was run have spent nothing."""

@@ -147,7 +147,7 @@ class Loop:
       self._stop_if_asked()
       is_last = self.rounds_done + 1 == self._last
       metrics = self._population.round(releases=is_last and self.runs[0].method.releases)
-      self._keeper.begin()
+      self._keeper.begin(self.rounds_done + 1)
       self.rounds_done += 1
       self._pending.append((self.rounds_done, metrics))
       self._is_open = True
@@ -165,7 +165,7 @@ class Loop:
       self._collect()
     if self._keeper.wants_metrics():
       self._collect()
-      self._keeper.write_metrics(self.rounds_done, self.tables)
+      self._keeper.write_metrics(self.tables)
     self._is_open = False
 
   def save(self) -> None:
@@ -233,7 +233,7 @@ class Loop:
     if loss is None or not self._stop_when_diverged or math.isfinite(loss):
       return
     if not self._keeper.holds(self.rounds_done):
-      self._keeper.write_metrics(self.rounds_done, self.tables)
+      self._keeper.write_metrics(self.tables)
     raise Diverged(self._config, round_, which, float(loss))
 
 

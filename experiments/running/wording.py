@@ -9,7 +9,9 @@ from privacy import statement
 
 REPLAY = (
   'Rounds that an interruption lost are run again with the same cohorts, batches and noise, and '
-  'release the same values again: they are counted once.'
+  'release the same values again: they are counted once. On another device or with another number '
+  'of workers sums are rounded otherwise; like all floating-point arithmetic here, that is outside '
+  'of the guarantee.'
 )
 STOPPING = (
   'Spent so far (an odometer). It is a guarantee only if these rounds were the plan from the '

@@ -257,6 +257,62 @@ def test_a_worker_that_is_lost_twice_in_a_round_ends_the_run(tmp_path, monkeypat
     run(tmp_path / 'run')
 
 
+class StoppedRuntime(fakes.LosingRuntime):
+  """Is sent SIGINT in its n-th round."""
+
+  def __init__(self, losses=(), *, stop_in):
+    super().__init__(losses, keeps_states=False)
+    self._stop_in = stop_in
+
+  def round(self, *arguments, **keywords):
+    result = super().round(*arguments, **keywords)
+    if self._calls['round'] == self._stop_in:
+      os.kill(os.getpid(), signal.SIGINT)
+    return result
+
+
+def spent(folder):
+  """(rounds that count, whether more may have been run) of a run that was stopped."""
+  privacy, config = (json.loads((folder / f'{n}.json').read_text()) for n in ('privacy', 'config'))
+  return privacy['rounds'], config['running']
+
+
+def test_rounds_that_were_lost_with_a_worker_stay_spent(tmp_path, monkeypatch, fake_runtime):
+  run(tmp_path / 'reference')
+  # Five rounds, back to the checkpoint after three, and stopped after the fourth.
+  machine = StoppedRuntime({'round': [6]}, stop_in=7)
+  with monkeypatch.context() as patch:
+    patch.setattr(runner, 'create_runtime', lambda config, **_: machine)
+    with pytest.raises(interruption.Interrupted, match='stopped after round 4 of 12'):
+      run(tmp_path / 'run')
+  assert spent(tmp_path / 'run') == (5, True)
+  again = StoppedRuntime(stop_in=1)
+  with monkeypatch.context() as patch:
+    patch.setattr(runner, 'create_runtime', lambda config, **_: again)
+    with pytest.raises(interruption.Interrupted, match='stopped after round 5 of 12'):
+      run(tmp_path / 'run', resume=True)
+  assert spent(tmp_path / 'run')[0] == 5
+  run(tmp_path / 'run', resume=True)
+  assert_same_results(tmp_path / 'run', tmp_path / 'reference')
+  assert spent(tmp_path / 'run') == (12, False)
+
+
+@pytest.mark.parametrize('killed', [False, True])
+def test_after_a_kill_nobody_knows_what_was_run_before_all_is(tmp_path, monkeypatch, killed):
+  for resume, after in ((False, 5), (True, 7)):
+    machine = StoppedRuntime(stop_in=after if not resume else 2)
+    with monkeypatch.context() as patch:
+      patch.setattr(runner, 'create_runtime', lambda config, machine=machine, **_: machine)
+      with pytest.raises(interruption.Interrupted):
+        run(tmp_path / 'run', resume=resume)
+    assert spent(tmp_path / 'run') == (after, killed and resume)
+    if killed and not resume:  # as the record is when a process is killed
+      record = json.loads((tmp_path / 'run' / 'config.json').read_text())
+      (tmp_path / 'run' / 'config.json').write_text(json.dumps({**record, 'running': True}))
+  run(tmp_path / 'run', resume=True)
+  assert spent(tmp_path / 'run') == (12, False)
+
+
 def damage(path, how):
   content = bytearray(path.read_bytes())
   if how == 'cut':

@@ -294,7 +294,7 @@ def test_a_sweep_spends_little_of_its_time_on_checkpoints(monkeypatch):
 
   monkeypatch.setattr(keeping, 'guarantors', lambda runs: [])
   monkeypatch.setattr(keeping, 'Spending', lambda run, path: None)
-  monkeypatch.setattr(keeping.Keeper, '_write_spent', lambda self, rounds_done: None)
+  monkeypatch.setattr(keeping.Keeper, '_write_spent', lambda self: None)
   # A minute is 30 rounds; afterwards 20 times what one takes are 300.
   assert saved_rounds(seconds_between_checkpoints=60.0, keeps_end=False) == [30, 330, 630, 930]
   assert saved_rounds() == list(range(5, 1001, 5))  # a run by itself: as its flags say
