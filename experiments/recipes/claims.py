@@ -12,9 +12,8 @@ who judges it on which data. `recipes/verdicts.json` holds what came out, and `r
 the numbers of the runs that were judged (`evidence`): a claim that rests on several recipes needs
 only those to be run that have neither runs nor evidence. A claim is never removed; a mistake in
 one is answered by a dated remark beside its verdict. `docs/claims.md` is what the first command
-prints. Importing this module does not import TensorFlow.
-
-Long because what is claimed, judged and shown is one table, gone through in one order.
+prints; `verdicts` reads and stores all of these, and prints them. Importing this module does not
+import TensorFlow.
 """
 
 import argparse
@@ -23,9 +22,7 @@ import dataclasses
 import datetime
 import functools
 import importlib
-import json
 import pathlib
-import re
 import shlex
 import sys
 import textwrap
@@ -37,208 +34,23 @@ import pandas as pd
 
 from experiments.config import launcher
 from experiments.folder import files
-from experiments.recipes import evidence, gathering, measures, recipes, reproduce, rules
+from experiments.recipes import (
+  evidence,
+  gathering,
+  measures,
+  recipes,
+  reproduce,
+  rules,
+  verdicts,
+)
+from experiments.recipes import page as recipe_page
 from experiments.recipes.rules import Finding
+from experiments.recipes.verdicts import Claim, Judge, Verdict
 from experiments.running import interruption, printing
 from experiments.running.progress import say
 from settings import did_you_mean
 
-MET, NOT_MET, NOT_RUN, NO_DATA = 'met', 'not met', 'not run', 'data not to be had'
-VERDICTS = (MET, NOT_MET, NOT_RUN, NO_DATA)
-PAPERS = {'feo2': 'FeO2', 'ppsgd': 'PPSGD', 'silo': 'Cross-silo'}
-THE_PAPERS = "the paper's data"
-_FILE, _STORE = recipes.FOLDER / 'claims.json', recipes.FOLDER / 'verdicts.json'
-PAGE = recipes.FOLDER.parent / 'docs' / 'claims.md'
 _ALL = 'all'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Judge:
-  """Who judges a claim on one data set: one of recipe, theory, counts, or nobody.
-
-  Attributes:
-    data: which.
-    recipe: whose runs.
-    family: of the recipe: names of terms, and the tuning seeds.
-    values: what '$name' stands for in the measure.
-    with_: further recipes whose parts are named 'NAME.part'.
-    theory: name of a function of the paper's module in `analysis.claims`.
-    needed: of its pairs: 'all' or 'any'.
-    counts: a data set whose sizes are compared.
-    missing: why the data are not to be had.
-    may_differ: why a stand-in need not show it, as written down with the claim. It is judged and
-      counts all the same.
-  """
-
-  data: str
-  recipe: str = ''
-  family: str = ''
-  values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  with_: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  theory: str = ''
-  needed: str = 'all'
-  counts: str = ''
-  missing: str = ''
-  may_differ: str = ''
-
-  def __post_init__(self):
-    given = [bool(x) for x in (self.recipe, self.theory, self.counts, self.missing)]
-    if sum(given) != 1:
-      raise ValueError(f'judge of {self.data}: one of recipe, theory, counts and missing.')
-
-  @property
-  def recipes(self) -> tuple[str, ...]:
-    """All that it needs the runs of."""
-    return (self.recipe, *self.with_.values()) if self.recipe else ()
-
-  @property
-  def name(self) -> str:
-    """What is run for it."""
-    if self.recipe:
-      return self.recipe
-    return 'theory' if self.theory else 'counts' if self.counts else ''
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
-  """One claim.
-
-  Attributes:
-    id: its name for good.
-    paper: feo2, ppsgd or silo.
-    where: in the paper.
-    data: the paper's.
-    kind: number, order, trend or theory.
-    strength: central or supporting.
-    what: in words.
-    how: how it is judged beyond the general rules.
-    left, relation, right, margin: the comparison.
-    tolerance: a table's cells.
-    measure: how the numbers are read from runs.
-    judges: one for each data set that it can be tried on.
-  """
-
-  id: str
-  paper: str
-  where: str
-  data: tuple[str, ...]
-  kind: str
-  strength: str
-  what: str
-  how: str = ''
-  left: Mapping[str, Any]
-  relation: str
-  right: Mapping[str, Any]
-  margin: Any
-  tolerance: Mapping[str, Mapping[str, float]] | None = None
-  measure: Mapping[str, Any] | None = None
-  judges: tuple[Judge, ...]
-
-  def __post_init__(self):
-    if not self.judges:
-      raise ValueError(f'claim {self.id}: it needs a judge, or the reason why there is none.')
-    if any(judge.recipe for judge in self.judges) and self.measure is None:
-      raise ValueError(f'claim {self.id}: a recipe judges it, but there is no measure.')
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict:
-  """What came out on one data set.
-
-  Attributes:
-    verdict: one of `VERDICTS`.
-    text: the numbers with their paired errors, or the reason.
-    seeds: that judged; 0 for what is exact.
-    date: of the run.
-    remark: dated, where something has to be said beside it.
-  """
-
-  verdict: str
-  text: str
-  seeds: int = 0
-  date: str = ''
-  remark: str = ''
-
-  def __post_init__(self):
-    if self.verdict not in VERDICTS:
-      raise ValueError(f'{self.verdict!r} is no verdict; there are {", ".join(VERDICTS)}.')
-
-
-def read() -> list[Claim]:
-  """All claims, in the order of the papers."""
-  raw = json.loads(_FILE.read_text())
-  return [
-    Claim(
-      data=tuple(claim.pop('data')),
-      judges=tuple(Judge(with_=j.pop('with', {}), **j) for j in claim.pop('judges')),
-      **claim,
-    )
-    for claim in raw['claims']
-  ]
-
-
-def read_families() -> dict[str, Any]:
-  """The families of recipes: tuning seeds and named terms."""
-  return json.loads(_FILE.read_text())['families']
-
-
-def read_verdicts() -> dict[str, dict[str, Verdict]]:
-  """Stored verdicts by claim and data set."""
-  if not _STORE.exists():
-    return {}
-  raw = json.loads(_STORE.read_text())
-  return {id_: {d: Verdict(**v) for d, v in by_data.items()} for id_, by_data in raw.items()}
-
-
-def write_verdicts(verdicts: Mapping[str, Mapping[str, Verdict]]) -> None:
-  """Stores verdicts, sorted, in the place of all that are stored; `store` adds some."""
-  plain = {
-    id_: {
-      data: {n: v for n, v in dataclasses.asdict(verdict).items() if v not in ('', 0)}
-      for data, verdict in sorted(by_data.items())
-    }
-    for id_, by_data in sorted(verdicts.items())
-  }
-  text = json.dumps(plain, indent=1, ensure_ascii=False) + '\n'
-  files.write_atomically(_STORE, text.encode())
-
-
-def store(found: Mapping[str, Mapping[str, Verdict]]) -> dict[str, dict[str, Verdict]]:
-  """Adds verdicts to the stored ones, whoever else does so now; returns them all.
-
-  Runs that judge other claims may have stored theirs since this one began, so that what is stored
-  is read again here. Remarks beside earlier verdicts stay.
-  """
-  with files.locked(_STORE):
-    stored = read_verdicts()
-    for id_, by_data in found.items():
-      before = stored.setdefault(id_, {})
-      for data, verdict in by_data.items():
-        remark = verdict.remark or (before[data].remark if data in before else '')
-        before[data] = dataclasses.replace(verdict, remark=remark)
-    write_verdicts(stored)
-  return stored
-
-
-def read_own_messages() -> list[dict[str, str]]:
-  """Messages of recipes that are no claims of a paper: recipe, what, written, when."""
-  return json.loads((recipes.FOLDER / 'own_messages.json').read_text())
-
-
-def verdict_of(judge: Judge, stored: Mapping[str, Verdict]) -> Verdict:
-  """The verdict on one data set, also where nothing was run."""
-  if judge.missing:
-    return Verdict(verdict=NO_DATA, text=judge.missing)
-  return stored.get(judge.data) or Verdict(verdict=NOT_RUN, text=f'`{judge.name}`')
-
-
-def overall(claim: Claim, stored: Mapping[str, Verdict]) -> str:
-  """The verdict on a claim: met when it is met on all data sets that were run."""
-  found = [verdict_of(judge, stored).verdict for judge in claim.judges]
-  for verdict in (NOT_MET, MET, NOT_RUN):
-    if verdict in found:
-      return verdict
-  return NO_DATA
 
 
 # ------------------------------------------------------------ judging
@@ -329,7 +141,7 @@ def judge_runs(
   claim: Claim, judge: Judge, tables: Mapping[str, Mapping[str, pd.DataFrame]]
 ) -> Finding:
   """Applies a claim's measure to the tables of its recipes, by recipe and part."""
-  family = read_families()[judge.family]
+  family = verdicts.read_families()[judge.family]
   recipe = recipes.read(judge.recipe)
   merged = _by_part(recipe, tables[judge.recipe])
   for prefix, name in judge.with_.items():
@@ -363,9 +175,9 @@ def settings_read(
     recipe: which.
     tables: of its runs with the tuning seeds, and of what else was run, by part, from evidence.
   """
-  families, merged = read_families(), _by_part(recipe, tables)
+  families, merged = verdicts.read_families(), _by_part(recipe, tables)
   found: set[tuple[str, str]] = set()
-  for claim in read():
+  for claim in verdicts.read():
     for judge in claim.judges:
       if judge.recipe == recipe.name:
         assert claim.measure is not None
@@ -437,7 +249,7 @@ def run(
   Returns:
     All stored verdicts.
   """
-  every = selected(read(), names)
+  every = selected(verdicts.read(), names)
   needed = dict.fromkeys(name for _, judge in every for name in judge.recipes)
   tables: dict[str, Mapping[str, pd.DataFrame]] = {}
   for name in _without_runs(every, names, output):
@@ -456,11 +268,6 @@ def run(
       used=read_of(recipe.name), reads=functools.partial(settings_read, recipe),
     )  # fmt: skip
     tables[recipe.name] = kept.tables
-    if page_dir is not None:
-      reproduce.describe(
-        recipe, reproduce.finished(recipe, output / recipe.name), output=output / recipe.name,
-        command=f'make claims RUN={recipe.name}', page_dir=page_dir,
-      )  # fmt: skip
   for claim, judge in every:
     if judge.theory:
       finding = judge_theory(claim, judge)
@@ -469,12 +276,18 @@ def run(
     else:
       finding = judge_runs(claim, judge, tables)
     found.setdefault(claim.id, {})[judge.data] = _verdict(finding, today)
-  return store(found)
+  stored = verdicts.store(found)
+  for recipe in to_run if page_dir is not None else ():  # a page shows the verdicts on its runs
+    reproduce.describe(
+      recipe, reproduce.finished(recipe, output / recipe.name), output=output / recipe.name,
+      command=f'make claims RUN={recipe.name}', page_dir=page_dir,
+    )  # fmt: skip
+  return stored
 
 
 def _verdict(finding: Finding, date: str) -> Verdict:
-  verdict = NOT_RUN if finding.met is None else MET if finding.met else NOT_MET
-  return Verdict(verdict=verdict, text=finding.text, seeds=finding.seeds, date=date)
+  met = {None: verdicts.NOT_RUN, True: verdicts.MET, False: verdicts.NOT_MET}
+  return Verdict(verdict=met[finding.met], text=finding.text, seeds=finding.seeds, date=date)
 
 
 # ------------------------------------------------------------ evidence
@@ -482,10 +295,10 @@ def _verdict(finding: Finding, date: str) -> Verdict:
 
 def read_of(recipe: str) -> set[tuple[str, str]]:
   """The metrics, and of which group, that claims read of a recipe's runs."""
-  families = read_families()
+  families = verdicts.read_families()
   return {
     pair
-    for claim in read()
+    for claim in verdicts.read()
     for judge in claim.judges
     if recipe in judge.recipes
     for pair in _read_by(claim, judge, families)
@@ -558,7 +371,7 @@ def judge_again(names: Sequence[str] = ()) -> Again:
   Raises:
     ValueError: a name that is neither; evidence that is damaged.
   """
-  claims, families, stored = read(), read_families(), read_verdicts()
+  claims, families, stored = verdicts.read(), verdicts.read_families(), verdicts.read_verdicts()
   every = selected(claims, names or [claim.id for claim in claims], option='judge')
   every = [(claim, judge) for claim, judge in every if judge.recipe]
   resting = {name for claim, judge in every for name in (claim.id, *judge.recipes)}
@@ -599,78 +412,17 @@ def judge_again(names: Sequence[str] = ()) -> Again:
       was = before.verdict if before else 'no verdict'
       changed.append(f'{what}: {was} to {verdict.verdict}: {verdict.text}')
   if found:
-    store(found)
+    verdicts.store(found)
   return Again(judged=judged, changed=tuple(changed), lacking=lacking)
 
 
-def write_page() -> str:
-  """Writes the page of all that is stored, and returns it."""
-  with files.locked(_STORE):  # else it may take the place of a page with more verdicts
-    text = page(read(), read_verdicts())
-    files.write_atomically(PAGE, text.encode())
+def write_pages() -> str:
+  """Writes the page of all that is stored, and returns it; and the verdicts on pages of results."""
+  with files.locked(verdicts.STORE):  # else it may take the place of a page with more verdicts
+    text = verdicts.page(verdicts.read(), verdicts.read_verdicts())
+    files.write_atomically(verdicts.PAGE, text.encode())
+    recipe_page.print_verdicts_anew(verdicts.PAGE.parent / 'results')
   return text
-
-
-# ------------------------------------------------------------ the page
-
-
-def page(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Verdict]]) -> str:
-  """The whole table in Markdown."""
-  every = [(claim, overall(claim, stored.get(claim.id, {}))) for claim in claims]
-  lines = [
-    '# Claims',
-    '',
-    'Every claim of the three papers, with its verdict. The claims, with their margins and '
-    'tolerances, were written from the papers alone, before any run that judges them; they are not '
-    'changed afterwards. `make claims` prints this page, `make claims RUN=NAME` runs what a claim, '
-    'a recipe or `theory` needs, and judges it, `make claims ARGS=--judge` judges the runs behind '
-    'stored verdicts again, where `recipes/evidence/` has their numbers.',
-    '',
-    'At least three seeds, which move split, sampling and noise alike on both sides. An error (±) '
-    "is two paired standard errors, below six seeds Student's t at 95 %. 'More' and 'less' have to "
-    'exceed the margin and the error. Settings are chosen on seeds that judge nothing, from one '
-    'grid for all methods. A claim is met when it is met on all data sets that were run; a verdict '
-    "on a stand-in never stands for the paper's data. *May differ* says of which stand-ins the "
-    'list did not ask for the claim, and why; they are judged and count all the same. Accuracies '
-    'are in points.',
-    '',
-    '| paper | ' + ' | '.join(VERDICTS) + ' | all |',
-    '| --- |' + ' --- |' * (len(VERDICTS) + 1),
-  ]
-  for paper, title in (*PAPERS.items(), ('', '**all**')):
-    counts = collections.Counter(v for claim, v in every if paper in ('', claim.paper))
-    row = [str(counts[verdict]) for verdict in VERDICTS]
-    lines.append(f'| {title} | {" | ".join(row)} | {sum(counts.values())} |')
-  not_met = [f'`{claim.id}`' for claim, verdict in every if verdict == NOT_MET]
-  lines += ['', f'**Not met**: {", ".join(not_met) or "none"}.']
-  for paper, title in PAPERS.items():
-    lines += [
-      '',
-      f'## {title}',
-      '',
-      '| claim | what | data | verdict | numbers |',
-      '| --- ' * 5 + '|',
-    ]
-    for claim, _ in every:
-      if claim.paper == paper:
-        lines += _rows(claim, stored.get(claim.id, {}))
-  return '\n'.join(lines) + '\n'
-
-
-def _rows(claim: Claim, stored: Mapping[str, Verdict]) -> list[str]:
-  rows = []
-  for i, judge in enumerate(claim.judges):
-    found = verdict_of(judge, stored)
-    seeds = f' ({found.seeds} seeds)' if found.seeds else ''
-    said = f'{found.text}{seeds}' + (f' *{found.remark}*' if found.remark else '')
-    bold = f'**{found.verdict}**' if found.verdict == NOT_MET else found.verdict
-    first = (f'`{claim.id}`', f'{claim.what} ({claim.where})') if not i else ('', '')
-    may = f' (may differ: {judge.may_differ})' if judge.may_differ else ''
-    cells = (*first, judge.data + may, bold, said)
-    rows.append(
-      '| ' + ' | '.join(re.sub(r'\s+', ' ', cell.replace('|', '/')) for cell in cells) + ' |'
-    )
-  return rows
 
 
 def main(argv: Sequence[str]) -> int:
@@ -702,10 +454,10 @@ def main(argv: Sequence[str]) -> int:
       )  # fmt: skip
     if own.judge:
       again = judge_again(() if own.judge == _ALL else own.judge.split(','))
-      write_page()
+      write_pages()
       text = '\n'.join(again.lines())
     else:
-      text = write_page() if own.run else page(read(), read_verdicts())
+      text = write_pages() if own.run else verdicts.page(verdicts.read(), verdicts.read_verdicts())
     printing.out(text.rstrip('\n'))
     return 0
   except (ValueError, OSError, MemoryError) as error:

@@ -318,7 +318,7 @@ def judge(
     if 'needs' in measure:
       premise = judge(measure['needs'], runs, relation=relation, margin=margin)
       if not premise.met and not isinstance(runs, Plan):
-        return Finding(met=None, text=f'the premise does not hold: {premise.text}')
+        return Finding(met=None, text=f'{rules.NO_PREMISE}: {premise.text}')
     if 'nearest' in measure:
       runs = _nearest(measure['nearest'], runs)
     each = {name: runs.filled(value) for name, value in measure.get('each', {}).items()}

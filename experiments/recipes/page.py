@@ -1,4 +1,8 @@
-"""A recipe's result as a page in Markdown: the paper's numbers beside those of the runs."""
+"""A recipe's result as a page in Markdown: the paper's numbers beside those of the runs.
+
+`outcome` prints what came out, with the verdicts that are stored; `print_verdicts_anew` does so
+on pages that are there, without their runs. Importing this module does not import TensorFlow.
+"""
 
 import json
 import math
@@ -11,13 +15,13 @@ import pandas as pd
 
 from experiments.folder import files
 from experiments.folder.metrics import EVERYONE
+from experiments.recipes import outcome, recipes, verdicts
 from experiments.recipes.recipes import Recipe, over_seeds
 from experiments.reports import layout
 from experiments.running.progress import show, show_mean, show_seconds
 from experiments.sweeps import table as sweep_table
 from privacy.rounding import rounded_up
 
-_CLAIMS = "What these runs show is judged among the papers' claims: `make claims`."
 # What a page shows of a report where its recipe names no figure: the first that there is.
 _DEFAULT_FIGURES = (
   'figure',
@@ -75,9 +79,7 @@ def write(
       f'[The numbers of this figure](images/{target.name}.csv)'
     )
   facts = [
-    ('paper', f'{recipe.paper}, {recipe.source}'),
-    ('data', ', '.join(f'`{name}`' for name in recipe.dataset_files) or recipe.data_at_hand),
-    ('command', f'`{command}`'),
+    *_of_recipe(recipe, command),
     ('time', show_seconds(seconds) + _machine(runs)),
     *(('cannot be had', sentence.replace('|', '/')) for sentence in missing),
     *(('privacy', guarantee) for guarantee in _guarantees(runs)),
@@ -86,8 +88,8 @@ def write(
   parts = [
     f'# {recipe.title}',
     f'**{changed}**' if changed else '',
-    '\n'.join(['| | |', '| --- | --- |', *(_row(fact) for fact in facts)]),
-    *_tables(verdict),
+    _facts(facts),
+    outcome.show(recipe, *_tables(verdict), of_recipe=not changed),
     _measured(recipe.table, tables),
     *pictures,
     _curves(drawings / 'privacy_utility.csv') if 'privacy_utility' in figures else '',
@@ -96,6 +98,34 @@ def write(
   path = folder / f'{recipe.name}.md'
   files.write_atomically(path, ('\n\n'.join(filter(None, parts)) + '\n').encode())
   return path
+
+
+def print_verdicts_anew(folder: pathlib.Path) -> None:
+  """Prints on all pages of a folder what came out, by the verdicts that are stored now.
+
+  A recipe whose runs were judged and that has no page gets one, without pictures.
+
+  Raises:
+    ValueError: a page without the marks between which that stands.
+  """
+  for path in sorted(folder.glob('*.md')):
+    new = outcome.shown_anew(recipes.read(path.stem), path.read_text())
+    files.write_atomically(path, new.encode())
+  for name in verdicts.judged_recipes() if folder.exists() else ():
+    path = folder / f'{name}.md'
+    if not path.exists():
+      files.write_atomically(path, _without_runs(recipes.read(name)).encode())
+
+
+def _of_recipe(recipe: Recipe, command: str) -> list[tuple[str, str]]:
+  data = ', '.join(f'`{name}`' for name in recipe.dataset_files) or recipe.data_at_hand
+  return [
+    ('paper', f'{recipe.paper}, {recipe.source}'), ('data', data), ('command', f'`{command}`')
+  ]  # fmt: skip
+
+
+def _facts(facts: Iterable[Sequence[str]]) -> str:
+  return '\n'.join(['| | |', '| --- | --- |', *map(outcome.row, facts)])
 
 
 def _figures(recipe: Recipe, drawings: pathlib.Path) -> list[str]:
@@ -137,7 +167,7 @@ def _curves(path: pathlib.Path) -> str:
   line = points['problem'] + ': ' + points['method'] if several else points['method']
   table = points.assign(line=line).pivot(index='budget', columns='line', values='mean')
   table = table[line.unique()]
-  return _table(
+  return outcome.table(
     ('epsilon', *table.columns),
     (
       (show(budget), *map(show, row))
@@ -156,19 +186,48 @@ def _measured(metrics: Sequence[str], tables: Mapping[str, pd.DataFrame]) -> str
       numbers = [f.loc[setting] if setting in f.index else None for f in found.values()]
       cells = [n is not None and show_mean(n['mean'], n['std'], int(n['seeds'])) for n in numbers]
       rows.append((part, setting or '', *(cell or '' for cell in cells)))
-  return _table(('part', 'setting', *(name.replace('_', ' ') for name in metrics)), rows)
+  return outcome.table(('part', 'setting', *(name.replace('_', ' ') for name in metrics)), rows)
 
 
-def _tables(verdict: pd.DataFrame) -> list[str]:
-  """The paper's numbers, then its messages."""
+def _without_runs(recipe: Recipe) -> str:
+  """The page of a recipe that was judged and whose runs are not at hand."""
+  facts = [
+    *_of_recipe(recipe, f'make claims RUN={recipe.name}'),
+    ('runs', 'not kept here: no pictures, and no time; the command makes them and this page again'),
+    *(('privacy', asked) for asked in _asked_for(recipe)),
+  ]
+  parts = [
+    f'# {recipe.title}',
+    _facts(facts),
+    outcome.show(recipe, (), ()),
+    '\n'.join(f'- {note}' for note in recipe.all_notes),
+  ]
+  return '\n\n'.join(parts) + '\n'
+
+
+def _asked_for(recipe: Recipe) -> list[str]:
+  """What a recipe's private runs ask for: the runs' own statements are not at hand."""
+  kinds: dict[tuple[str, float], list[str]] = {}
+  for part in recipe.parts:
+    for config in recipe.grid(part).runs().values():
+      if config.privacy != 'none':
+        epsilon = f'of `{config.silo_epsilons}`'
+        if config.target_epsilon is not None:
+          epsilon = rounded_up(config.target_epsilon)
+        kinds.setdefault((config.privacy, config.delta), []).append(epsilon)
+  return [
+    f'epsilon {", ".join(dict.fromkeys(epsilons))} at delta {show(delta)}, asked for by the flags. '
+    f"Unit: {unit}. Adjacency: zero-out. Each run's own statement is not kept."
+    for (unit, delta), epsilons in kinds.items()
+  ]
+
+
+def _tables(verdict: pd.DataFrame) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+  """The rows of the paper's numbers, and of the messages."""
   rows = sweep_table.records(verdict)
   values = [row for row in rows if not math.isnan(row['expected'])]
   messages = [row for row in rows if math.isnan(row['expected'])]
-  return [
-    _table(('number', 'paper', 'here', 'difference', 'tolerance', ''), map(_value, values)),
-    _table(('message', 'by', 'needed', ''), map(_message, messages)),
-    f'{int(verdict["met"].sum())} of {len(verdict)} met.' if rows else _CLAIMS,
-  ]
+  return [_value(row) for row in values], [_message(row) for row in messages]
 
 
 def _value(row: dict[str, Any]) -> tuple[str, ...]:
@@ -185,13 +244,4 @@ def _message(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _met(row: dict[str, Any]) -> str:
-  return 'met' if row['met'] else '**not met**'
-
-
-def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-  lines = [_row(row) for row in rows]
-  return '\n'.join([_row(heading), _row(['---'] * len(heading)), *lines]) if lines else ''
-
-
-def _row(cells: Sequence[str]) -> str:
-  return f'| {" | ".join(cells)} |'
+  return 'met' if row['met'] else outcome.NOT_MET

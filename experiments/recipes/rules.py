@@ -20,6 +20,7 @@ _MANY_SEEDS = 6
 _DRAWS = 2000
 SHARE_OF_CELLS = 0.8
 SHARE_OF_DRAWS = 0.9
+NO_PREMISE = 'the premise does not hold'  # in the words of a finding that does not judge
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

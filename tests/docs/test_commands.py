@@ -22,7 +22,7 @@ from absl.testing import flagsaver
 
 from experiments import cli
 from experiments.audits import command as audit_command
-from experiments.recipes import claims, evidence, recipes, reproduce
+from experiments.recipes import claims, evidence, recipes, reproduce, verdicts
 from experiments.reports import report
 from experiments.sweeps import sweep
 from tests.docs import commands
@@ -202,7 +202,7 @@ def _recipe(argv: list[str]) -> None:
 
 def _claims(argv: list[str]) -> None:
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(claims, 'run', lambda names, **_: claims.selected(claims.read(), names))
+    patch.setattr(claims, 'run', lambda names, **_: claims.selected(verdicts.read(), names))
     patch.setattr(evidence, 'read', _no_evidence)  # judging what is stored takes long
     patch.setattr(claims.files, 'write_atomically', lambda *_: None)
     _accepted(claims.main, argv)

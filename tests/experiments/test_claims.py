@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import math
-import re
 import threading
 
 import numpy as np
@@ -17,11 +16,11 @@ import pytest
 from analysis.claims import feo2, ppsgd, silo
 from analysis.claims.pairs import Pair
 from experiments.folder import files
-from experiments.recipes import claims, evidence, measures, recipes, rules
+from experiments.recipes import claims, evidence, measures, recipes, rules, verdicts
 from experiments.running import interruption
 from tests.experiments import made_tables
 
-CLAIMS = claims.read()
+CLAIMS = verdicts.read()
 CHECKS_OF = {'feo2': feo2, 'ppsgd': ppsgd, 'silo': silo}
 FROZEN = 'b9e3b1d1b5b56f21ae084ff1c55303921359ebbba83cafc1e1b6a93a9ae479ce'
 
@@ -48,7 +47,7 @@ def test_nothing_was_weakened():
 
 def test_every_claim_has_a_judge_or_the_reason_why_not():
   known = {recipe.name for recipe in recipes.read_all()}
-  families = claims.read_families()
+  families = verdicts.read_families()
   for claim in CLAIMS:
     assert claim.what and claim.judges
     assert len({judge.data for judge in claim.judges}) == len(claim.judges), claim.id
@@ -89,7 +88,7 @@ def _terms(thing, terms):
 
 
 def test_measures_read_parts_that_their_recipes_have():
-  families = claims.read_families()
+  families = verdicts.read_families()
   for claim in CLAIMS:
     for judge in claim.judges:
       if not judge.recipe:
@@ -109,7 +108,7 @@ def test_measures_read_parts_that_their_recipes_have():
 
 
 def test_recipes_of_claims_have_seeds_and_one_grid_for_all_methods():
-  families = claims.read_families()
+  families = verdicts.read_families()
   tuning = {
     j.recipe: families[j.family]['tuning_seeds'] for c in CLAIMS for j in c.judges if j.recipe
   }
@@ -166,51 +165,35 @@ def test_measures_find_their_runs_in_the_tables_of_their_recipes(monkeypatch, tm
 
 
 def test_the_page_is_what_the_stored_verdicts_say():
-  stored = claims.read_verdicts()
-  assert claims.PAGE.read_text() == claims.page(CLAIMS, stored)
+  stored = verdicts.read_verdicts()
+  assert verdicts.PAGE.read_text() == verdicts.page(CLAIMS, stored)
   known = {claim.id: {judge.data for judge in claim.judges} for claim in CLAIMS}
   for id_, by_data in stored.items():
     assert by_data.keys() <= known[id_], id_
 
 
-def test_the_index_of_results_counts_what_was_judged():
-  stored, counts = claims.read_verdicts(), collections.defaultdict(collections.Counter)
-  for claim in CLAIMS:
-    for judge in claim.judges:
-      verdict = claims.verdict_of(judge, stored.get(claim.id, {})).verdict
-      counts[judge.recipe][verdict] += 1
-  index = (claims.PAGE.parent / 'results.md').read_text()
-  rows = [row for row in index.splitlines() if '[judged as claims]' in row]
-  names = [name for row in rows for name in re.findall(r'\(results/(claims_\w+)\.md\)', row)]
-  assert sorted(names) == [p.stem for p in sorted(claims.PAGE.parent.glob('results/claims_*.md'))]
-  for row in rows:
-    for name in re.findall(r'\(results/(claims_\w+)\.md\)', row):
-      count = counts[name]
-      said = f'{count[claims.MET]} met, {count[claims.NOT_MET]} **not met**'
-      assert said in row, (name, said)
-
-
 def test_the_page_says_not_met_as_plainly_as_met():
   some = [claim for claim in CLAIMS if claim.judges[0].theory][:4]
-  verdicts = {
-    claim.id: {claim.judges[0].data: claims.Verdict(verdict=verdict, text='1 | 2')}
-    for claim, verdict in zip(some, (claims.MET, claims.NOT_MET, claims.NOT_RUN), strict=False)
+  kinds = (verdicts.MET, verdicts.NOT_MET, verdicts.NOT_RUN)
+  stored = {
+    claim.id: {claim.judges[0].data: verdicts.Verdict(verdict=verdict, text='1 | 2')}
+    for claim, verdict in zip(some, kinds, strict=False)
   }
-  page = claims.page(some, verdicts)
+  page = verdicts.page(some, stored)
   assert '| met | 1 / 2 |' in page and '| **not met** | 1 / 2 |' in page
-  assert f'**Not met**: `{some[1].id}`.' in page and '**Not met**: none.' in claims.page(some, {})
+  assert f'**Not met**: `{some[1].id}`.' in page and '**Not met**: none.' in verdicts.page(some, {})
   assert page.count('not run') >= 2  # the third, and the fourth that has no verdict
-  assert claims.overall(some[0], {}) == claims.NOT_RUN
+  assert verdicts.overall(some[0], {}) == verdicts.NOT_RUN
   with pytest.raises(ValueError, match="'nearly' is no verdict"):
-    claims.Verdict(verdict='nearly', text='')
+    verdicts.Verdict(verdict='nearly', text='')
 
 
 def test_a_claim_is_met_when_it_is_met_on_all_that_was_run():
   claim = next(c for c in CLAIMS if sum(not j.missing for j in c.judges) >= 2)
   first, second = [j.data for j in claim.judges if not j.missing][:2]
-  met, not_met = (claims.Verdict(verdict=v, text='') for v in (claims.MET, claims.NOT_MET))
-  assert claims.overall(claim, {first: met}) == claims.MET
-  assert claims.overall(claim, {first: met, second: not_met}) == claims.NOT_MET
+  met, not_met = (verdicts.Verdict(verdict=v, text='') for v in (verdicts.MET, verdicts.NOT_MET))
+  assert verdicts.overall(claim, {first: met}) == verdicts.MET
+  assert verdicts.overall(claim, {first: met, second: not_met}) == verdicts.NOT_MET
 
 
 def _theory(name):
@@ -226,11 +209,11 @@ def test_what_may_differ_on_a_stand_in_is_said_and_counts_all_the_same():
     assert judge.recipe and judge.data not in ('noniid_mnist', 'skewed_noniid_mnist'), claim.id
     assert judge.data.lower() not in {name.lower() for name in claim.data}, claim.id  # the paper's
   claim, judge = may[0]
-  verdict = claims.Verdict(verdict=claims.NOT_MET, text='1 of 9', seeds=3)
+  verdict = verdicts.Verdict(verdict=verdicts.NOT_MET, text='1 of 9', seeds=3)
   stored = {claim.id: {judge.data: verdict}}
   row = f'| {judge.data} (may differ: {judge.may_differ}) | **not met** | 1 of 9 (3 seeds) |'
-  assert row in claims.page([claim], stored)
-  assert claims.overall(claim, stored[claim.id]) == claims.NOT_MET
+  assert row in verdicts.page([claim], stored)
+  assert verdicts.overall(claim, stored[claim.id]) == verdicts.NOT_MET
 
 
 def test_pairs_are_judged_by_the_claims_relation_or_their_own():
@@ -255,8 +238,8 @@ CHECKS = sorted({judge.theory for claim in CLAIMS for judge in claim.judges if j
 @pytest.mark.parametrize('name', CHECKS)
 def test_stored_verdicts_of_theory_are_what_the_checks_say(name):
   claim, judge = _theory(name)
-  stored = claims.read_verdicts()[claim.id][judge.data]
-  assert claims.judge_theory(claim, judge).met == (stored.verdict == claims.MET)
+  stored = verdicts.read_verdicts()[claim.id][judge.data]
+  assert claims.judge_theory(claim, judge).met == (stored.verdict == verdicts.MET)
 
 
 def _twin(monkeypatch, owner, name, change):
@@ -375,7 +358,7 @@ def _nobody_shares(self, *, alpha, step, **values):
 )  # fmt: skip
 def test_a_check_with_a_broken_part_is_not_met(monkeypatch, check, name, twin):
   claim, judge = _theory(check)
-  assert claims.read_verdicts()[claim.id][judge.data].verdict == claims.MET
+  assert verdicts.read_verdicts()[claim.id][judge.data].verdict == verdicts.MET
   owner, _, name = name.rpartition('.')
   place = CHECKS_OF[claim.paper]
   monkeypatch.setattr(getattr(place, owner) if owner else place, name, twin)
@@ -405,7 +388,7 @@ def test_a_check_that_is_not_met_would_be_if_the_claim_were_true(
   monkeypatch, check, name, as_the_paper_says
 ):
   claim, judge = _theory(check)
-  assert claims.read_verdicts()[claim.id][judge.data].verdict == claims.NOT_MET
+  assert verdicts.read_verdicts()[claim.id][judge.data].verdict == verdicts.NOT_MET
   owner, _, name = name.rpartition('.')
   place = CHECKS_OF[claim.paper]
   monkeypatch.setattr(getattr(place, owner) if owner else place, name, as_the_paper_says)
@@ -430,7 +413,7 @@ def test_every_check_has_a_twin():
 
 def test_the_command_prints_the_page_and_refuses_what_it_does_not_know(capsys):
   assert claims.main(['claims']) == 0
-  assert capsys.readouterr().out == claims.PAGE.read_text()
+  assert capsys.readouterr().out == verdicts.PAGE.read_text()
   assert claims.main(['claims', '--run=nothing-of-this-name']) == 2
   assert '--run=nothing-of-this-name is no claim' in capsys.readouterr().err
   assert claims.main(['claims', '--run=']) == 2
@@ -443,12 +426,12 @@ def _judge_at_once(monkeypatch, tmp_path, *, seconds):
   They read what is stored at the same time, if both can within so many seconds.
   """
   first, second = [c for c in CLAIMS if len(c.judges) == 1 and c.judges[0].theory][:2]
-  monkeypatch.setattr(claims, '_STORE', tmp_path / 'verdicts.json')
-  monkeypatch.setattr(claims, 'PAGE', tmp_path / 'claims.md')
-  before = claims.Verdict(verdict=claims.NOT_RUN, text='earlier', remark='2026: a remark')
-  claims.write_verdicts({first.id: {first.judges[0].data: before}})
+  monkeypatch.setattr(verdicts, 'STORE', tmp_path / 'verdicts.json')
+  monkeypatch.setattr(verdicts, 'PAGE', tmp_path / 'claims.md')
+  before = verdicts.Verdict(verdict=verdicts.NOT_RUN, text='earlier', remark='2026: a remark')
+  verdicts.write_verdicts({first.id: {first.judges[0].data: before}})
   monkeypatch.setattr(claims, 'judge_theory', lambda *_: claims.Finding(met=True, text='judged'))
-  read, reading = claims.read_verdicts, threading.Barrier(2)
+  read, reading = verdicts.read_verdicts, threading.Barrier(2)
 
   def read_beside_the_other():
     stored = read()
@@ -456,7 +439,7 @@ def _judge_at_once(monkeypatch, tmp_path, *, seconds):
       reading.wait(timeout=seconds)
     return stored
 
-  monkeypatch.setattr(claims, 'read_verdicts', read_beside_the_other)
+  monkeypatch.setattr(verdicts, 'read_verdicts', read_beside_the_other)
   commands = [
     threading.Thread(target=claims.main, args=(['claims', f'--run={claim.id}'],))
     for claim in (first, second)
@@ -476,7 +459,7 @@ def test_verdicts_of_two_commands_at_once_are_all_stored(monkeypatch, tmp_path):
   judged, stored = _judge_at_once(monkeypatch, tmp_path, seconds=0.3)
   assert len(judged) == 2
   assert [verdict.remark for verdict in judged] == ['2026: a remark', '']
-  assert (tmp_path / 'claims.md').read_text() == claims.page(CLAIMS, stored)
+  assert (tmp_path / 'claims.md').read_text() == verdicts.page(CLAIMS, stored)
   assert sorted(p.name for p in tmp_path.iterdir()) == ['claims.md', 'verdicts.json']
 
 
@@ -496,22 +479,22 @@ def test_without_the_lock_a_verdict_is_lost(monkeypatch, tmp_path):
 
 def test_own_messages_are_listed_with_their_date():
   """Messages of recipes that are no claims of a paper: after which run they were written."""
-  listed = claims.read_own_messages()
+  listed = verdicts.read_own_messages()
   for recipe in recipes.read_all():
     said = {comparison.what for comparison in recipe.comparisons}
-    assert said <= {m['what'] for m in listed if m['recipe'] == recipe.name}, recipe.name
+    assert said <= verdicts.read_messages_of(recipe.name).keys(), recipe.name
   for message in listed:
-    assert message['written'] and message['when'] in ('before the run', 'after the run')
+    assert message.written and message.when in ('before the run', 'after the run')
 
 
 def test_what_was_expected_before_a_run_is_what_the_recipe_checks():
-  expected = [m for m in claims.read_own_messages() if m['when'] == 'before the run']
+  expected = [m for m in verdicts.read_own_messages() if m.when == 'before the run']
   assert expected
   for message in expected:
-    recipe = recipes.read(message['recipe'])
-    (checked,) = (c for c in recipe.comparisons if c.what == message['what'])
-    assert checked.margin == message['margin']
-    assert all(f'--seeds={message["seeds"]}' in flags for flags in recipe.parts.values())
+    recipe = recipes.read(message.recipe)
+    (checked,) = (c for c in recipe.comparisons if c.what == message.what)
+    assert checked.margin == message.margin
+    assert all(f'--seeds={message.seeds}' in flags for flags in recipe.parts.values())
 
 
 def test_a_setting_that_a_part_has_fixed_is_one_of_its_runs():

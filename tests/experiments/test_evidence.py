@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.recipes import claims, evidence, measures, recipes, reproduce, rules
+from experiments.recipes import claims, evidence, measures, recipes, reproduce, rules, verdicts
 from tests.experiments import made_tables
 
-CLAIMS = {claim.id: claim for claim in claims.read()}
+CLAIMS = {claim.id: claim for claim in verdicts.read()}
 NONIID, SKEWED = 'claims_feo2_noniid', 'claims_feo2_skewed'
 BETTER, ON_BOTH = 'feo2-global-beats-dpfedavg-noniid', 'feo2-ratio-star-larger-when-skewed'
 ACCURACY = 'server_test_accuracy'
@@ -26,8 +26,8 @@ def stores(monkeypatch, tmp_path):
   """Nothing of the repository is written, and few draws are enough."""
   monkeypatch.setattr(rules.bootstrap, '__kwdefaults__', {'draws': 20})
   monkeypatch.setattr(evidence, 'FOLDER', tmp_path / 'evidence')
-  monkeypatch.setattr(claims, '_STORE', tmp_path / 'verdicts.json')
-  monkeypatch.setattr(claims, 'PAGE', tmp_path / 'claims.md')
+  monkeypatch.setattr(verdicts, 'STORE', tmp_path / 'verdicts.json')
+  monkeypatch.setattr(verdicts, 'PAGE', tmp_path / 'claims.md')
   return tmp_path
 
 
@@ -170,13 +170,13 @@ def _changed_recipes():
 def test_evidence_of_another_grid_does_not_count(monkeypatch, changed):
   _store(NONIID)
   assert claims.judge_again([BETTER]).judged == 1
-  before = claims._STORE.read_text()
+  before = verdicts.STORE.read_text()
   read = recipes.read
   monkeypatch.setattr(recipes, 'read', lambda name: changed if name == NONIID else read(name))
   again = claims.judge_again([BETTER])
   assert again.judged == 0
   assert again.lacking == {f'the evidence of {NONIID} is of another grid': [BETTER]}
-  assert claims._STORE.read_text() == before
+  assert verdicts.STORE.read_text() == before
 
 
 def test_what_only_words_of_a_recipe_say_is_no_other_grid():
@@ -218,30 +218,51 @@ def _break(name, part, metric, value):
 def test_a_broken_twin_has_another_verdict_and_keeps_its_remark():
   _store(NONIID)
   again = claims.judge_again([BETTER])
-  stored = claims.read_verdicts()[BETTER]['noniid_mnist']
-  assert stored.verdict == claims.MET and stored.date == '2026-01-02'
+  stored = verdicts.read_verdicts()[BETTER]['noniid_mnist']
+  assert stored.verdict == verdicts.MET and stored.date == '2026-01-02'
   assert (again.judged, len(again.changed), again.lacking) == (1, 1, {})
   remarked = dataclasses.replace(stored, date='2025-12-31', remark='2026: a remark')
-  claims.write_verdicts({BETTER: {'noniid_mnist': remarked}})
-  before = claims._STORE.read_text()
+  verdicts.write_verdicts({BETTER: {'noniid_mnist': remarked}})
+  before = verdicts.STORE.read_text()
   assert claims.judge_again([BETTER]) == claims.Again(judged=1, changed=(), lacking={})
-  assert claims._STORE.read_text() == before  # its date and its remark with it
+  assert verdicts.STORE.read_text() == before  # its date and its remark with it
   _break(NONIID, 'feo2', ACCURACY, 0.1)
   (words,) = claims.judge_again([BETTER]).changed
   assert words.startswith(f'{BETTER}: met to not met: ')
-  broken = claims.read_verdicts()[BETTER]['noniid_mnist']
-  assert broken.verdict == claims.NOT_MET and broken.remark == '2026: a remark'
+  broken = verdicts.read_verdicts()[BETTER]['noniid_mnist']
+  assert broken.verdict == verdicts.NOT_MET and broken.remark == '2026: a remark'
+
+
+def test_pages_say_what_was_judged_just_now(monkeypatch, tmp_path, capsys):
+  """A page of runs is written with the verdicts on them; judging again prints all pages anew."""
+  _run_with(monkeypatch, {NONIID: _tables(NONIID)})
+  monkeypatch.setattr(reproduce, 'finished', lambda *_: {})
+  described = []
+  monkeypatch.setattr(
+    reproduce, 'describe', lambda *_, **how: described.append((verdicts.read_verdicts(), how))
+  )
+  claims.run([BETTER], output=tmp_path / 'out', page_dir=tmp_path / 'pages')
+  [(stored, how)] = described
+  assert stored[BETTER]['noniid_mnist'].verdict == verdicts.MET
+  assert how['page_dir'] == tmp_path / 'pages'
+  (tmp_path / 'results').mkdir()
+  assert claims.main(['claims', f'--judge={NONIID}']) == 0
+  page = (tmp_path / 'results' / f'{NONIID}.md').read_text()
+  assert f'| `{BETTER}` | ' in page and '(../claims.md)' in page
+  short = verdicts.in_short(verdicts.resting_on(NONIID), verdicts.read_verdicts())
+  assert f'**{short.replace("**", "")}** of the papers' in page
+  capsys.readouterr()
 
 
 def test_what_lacks_evidence_is_told_and_stays(capsys):
-  kept = claims.Verdict(verdict=claims.MET, text='1', seeds=3, date='2026-01-01')
-  claims.write_verdicts({ON_BOTH: {'noniid_mnist': kept}})
+  kept = verdicts.Verdict(verdict=verdicts.MET, text='1', seeds=3, date='2026-01-01')
+  verdicts.write_verdicts({ON_BOTH: {'noniid_mnist': kept}})
   _store(NONIID)
   assert claims.main(['claims', f'--judge={NONIID}']) == 0
   said = capsys.readouterr().out
   assert f'Not judged, {SKEWED} has no evidence: {ON_BOTH}' in said
-  assert claims.read_verdicts()[ON_BOTH]['noniid_mnist'] == kept
-  assert claims.PAGE.read_text() == claims.page(claims.read(), claims.read_verdicts())
+  assert verdicts.read_verdicts()[ON_BOTH]['noniid_mnist'] == kept
+  assert verdicts.PAGE.read_text() == verdicts.page(verdicts.read(), verdicts.read_verdicts())
   assert claims.main(['claims', '--judge']) == 0
   everything = ' '.join(capsys.readouterr().out.split())
   judges = [(c, j) for c in CLAIMS.values() for j in c.judges]
@@ -264,9 +285,9 @@ def test_judging_again_needs_no_tensorflow(tmp_path):
   _store(NONIID)
   program = (
     'import pathlib, sys\n'
-    'from experiments.recipes import claims, evidence\n'
+    'from experiments.recipes import claims, evidence, verdicts\n'
     'folder = pathlib.Path(sys.argv[1])\n'
-    "evidence.FOLDER, claims._STORE = folder / 'evidence', folder / 'verdicts.json'\n"
+    "evidence.FOLDER, verdicts.STORE = folder / 'evidence', folder / 'verdicts.json'\n"
     f'assert claims.judge_again([{BETTER!r}]).judged == 1\n'
     "assert not {'tensorflow', 'tensorflow_federated'} & sys.modules.keys()\n"
   )
@@ -320,7 +341,7 @@ def test_a_claim_on_two_recipes_runs_only_the_one_without_evidence(monkeypatch, 
   ran = _run_with(monkeypatch, tables)
   claims.run([ON_BOTH], output=tmp_path / 'out')
   assert ran == [NONIID, SKEWED]
-  both = claims.read_verdicts()[ON_BOTH]['noniid_mnist']
+  both = verdicts.read_verdicts()[ON_BOTH]['noniid_mnist']
   assert f'{NONIID} has no evidence: it is run' in capsys.readouterr().err
   ran.clear()
   (evidence.FOLDER / f'{NONIID}.csv').unlink()
@@ -328,7 +349,7 @@ def test_a_claim_on_two_recipes_runs_only_the_one_without_evidence(monkeypatch, 
   assert ran == [NONIID]
   said = capsys.readouterr().err
   assert f'{SKEWED} is not run: judged from its evidence of {both.date}' in said
-  assert claims.read_verdicts()[ON_BOTH]['noniid_mnist'] == both
+  assert verdicts.read_verdicts()[ON_BOTH]['noniid_mnist'] == both
   assert claims.judge_again([ON_BOTH]) == claims.Again(judged=1, changed=(), lacking={})
 
 
@@ -393,8 +414,8 @@ def test_what_a_measure_reads(measure, values, read):
 def test_stored_verdicts_are_what_their_evidence_says(monkeypatch, stores):
   monkeypatch.undo()  # as it is judged for users
   monkeypatch.setattr(evidence, 'FOLDER', recipes.FOLDER / 'evidence')
-  monkeypatch.setattr(claims, '_STORE', stores / 'verdicts.json')
-  shutil.copy(recipes.FOLDER / 'verdicts.json', claims._STORE)
+  monkeypatch.setattr(verdicts, 'STORE', stores / 'verdicts.json')
+  shutil.copy(recipes.FOLDER / 'verdicts.json', verdicts.STORE)
   stored = {path.name.partition('.')[0] for path in evidence.FOLDER.glob('*.csv*')}
   names = {name for name in stored if not evidence.begun(recipes.read(name))}
   again = claims.judge_again()

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.recipes import claims, evidence, gathering, measures, recipes, reproduce
+from experiments.recipes import claims, evidence, gathering, measures, recipes, reproduce, verdicts
 from experiments.running import interruption
 from tests.experiments import made_tables
 
 CIFAR = 'claims_silo_cifar10'
-EVERY = [(claim, judge) for claim in claims.read() for judge in claim.judges]
+EVERY = [(claim, judge) for claim in verdicts.read() for judge in claim.judges]
 
 
 def _with_open_interest(claim, name):
@@ -32,11 +32,11 @@ class Made:
   def __init__(self, monkeypatch, tmp_path, name):
     monkeypatch.setattr(evidence, 'FOLDER', tmp_path)
     original = recipes.read(name)
-    changed = [_with_open_interest(claim, name) for claim in claims.read()]
-    monkeypatch.setattr(claims, 'read', lambda: changed)
+    changed = [_with_open_interest(claim, name) for claim in verdicts.read()]
+    monkeypatch.setattr(verdicts, 'read', lambda: changed)
     every = [(claim, judge) for claim in changed for judge in claim.judges]
     self.mine = [(claim, judge) for claim, judge in every if judge.recipe == name]
-    (tuning,) = {claims.read_families()[judge.family]['tuning_seeds'] for _, judge in self.mine}
+    (tuning,) = {verdicts.read_families()[judge.family]['tuning_seeds'] for _, judge in self.mine}
     self.recipe = dataclasses.replace(original, tuning_seeds=tuning)
     self.metrics = sorted(claims.read_of(name))
     rng = np.random.default_rng(0)
@@ -179,7 +179,7 @@ def test_recipes_in_two_steps_choose_as_their_claims_do():
   for claim, judge in EVERY:
     recipe = recipes.read(judge.recipe) if judge.recipe else None
     if recipe and recipe.tuning_seeds:
-      assert claims.read_families()[judge.family]['tuning_seeds'] == recipe.tuning_seeds, claim.id
+      assert verdicts.read_families()[judge.family]['tuning_seeds'] == recipe.tuning_seeds, claim.id
       assert len({recipe.grid(part).seeds for part in recipe.parts}) == 1, recipe.name
       assert not judge.with_, claim.id
 

@@ -12,8 +12,8 @@ from datasets import sources
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
 from experiments.folder.metrics import MetricTable
-from experiments.recipes import claims, recipes, reproduce
 from experiments.recipes import page as recipe_page
+from experiments.recipes import recipes, reproduce, verdicts
 from experiments.recipes.recipes import Comparison, Recipe, Selector, Value
 from experiments.running import interruption
 from experiments.sweeps import spent
@@ -55,7 +55,7 @@ def test_every_recipe_belongs_to_a_table_or_figure(recipe):
 def test_every_recipe_says_what_it_is(recipe):
   assert recipe.paper and recipe.source and recipe.minutes
   # A recipe of claims has its numbers in recipes/claims.json, a study of our own has none.
-  claimed = {judge.recipe for claim in claims.read() for judge in claim.judges}
+  claimed = {judge.recipe for claim in verdicts.read() for judge in claim.judges}
   studies = {'feo2_denominator', 'silo_school_mocha'}
   others = {name for name in (recipe.name,) if name.startswith('claims_')} | studies
   assert recipe.values or recipe.comparisons or recipe.name in claimed | others
@@ -294,7 +294,8 @@ def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   assert 'impossible' in (output / 'report' / 'report.html').read_text()
   page = (output / 'tiny.md').read_text()
   assert page == (tmp_path / 'pages' / 'tiny.md').read_text()
-  assert '| impossible | -1 |' in page and '**not met**' in page and '0 of 1 met' in page
+  assert '| impossible | -1 |' in page and '**not met**' in page and '0 of 1 numbers met.' in page
+  assert "**The papers' claims** are judged in [claims.md](../claims.md)" in page
   assert 'none, Table 0' in page and 'make reproduce RECIPE=tiny' in page and '4 runs' in page
   assert '| privacy | epsilon 4, 8 at delta 0.001. Each single example of a silo' in page
   assert 'Adjacency: zero-out' in page and 'choosing between runs is not accounted for' in page
