@@ -13,8 +13,8 @@ NAMES = {*processes.METHODS, *processes.ALIASES}
 SETTINGS = set(processes.registry.settings())
 OTHER_MEANINGS = {
   ('experiments/sweeps/cluster.py', 'local'),  # a Ray cluster of one's own
-  ('experiments/recipes/claims.py', 'feo2'),  # papers
-  ('experiments/recipes/claims.py', 'ppsgd'),
+  ('experiments/recipes/verdicts.py', 'feo2'),  # papers
+  ('experiments/recipes/verdicts.py', 'ppsgd'),
   # The two ends of personalisation are drawn like these.
   ('experiments/reports/personalization.py', 'local'),
   ('experiments/reports/personalization.py', 'fedavg'),
