@@ -27,8 +27,8 @@ from runtime import MemberLostError
 
 # The rest, with every silo's own numbers, is in privacy.json.
 _SUMMARY_OF_PRIVACY = (
-  'private', 'unit', 'adjacency', 'epsilon', 'delta', 'accountant', 'order', 'pld_epsilon',
-  'guarantee',
+  'private', 'unit', 'adjacency', 'condition', 'epsilon', 'delta', 'accountant', 'order',
+  'pld_epsilon', 'guarantee',
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The round loop: results, kills, resumes, refusals."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import provenance, results
 from experiments.folder.metrics import MetricTable
-from experiments.running import evaluation, interruption, runner
+from experiments.running import evaluation, interruption, plans, runner
 from privacy import accounting
 from tests.experiments import fakes
 from tests.experiments.timings import TIMINGS
@@ -98,6 +99,19 @@ def test_a_run_leaves_a_complete_folder(tmp_path):
   assert list((folder / 'tensorboard').glob('events.out.tfevents.*'))
   assert 'test, all clients' in result.report and 'even' in result.report
   assert not list(folder.rglob('.writing-*'))
+
+
+def test_a_summary_says_whose_epsilon_it_has(tmp_path):
+  """Of a hypothetical deployment, for nobody here, as privacy.json does."""
+  asked = dict(hypothetical_deployment=True, noise_cohort_size=1000, noise_population=10**6)
+  for name, flags in (('here', {}), ('there', asked)):
+    config = make_config(tmp_path / name, **flags)
+    experiment = fakes.make_experiment(config)
+    experiment = dataclasses.replace(experiment, plan=plans.build_plan(config, experiment.dataset))
+    runner.run(experiment, show_progress=False)
+    _, summary, privacy = read(tmp_path / name)
+    assert summary['privacy']['condition'] == privacy['condition']
+    assert ('hypothetical' in privacy['condition']) == bool(flags)
 
 
 def test_pooled_and_per_client_metrics_agree_with_numpy(tmp_path):
