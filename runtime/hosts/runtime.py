@@ -24,7 +24,7 @@ from runtime.hosts import context as hosts_context
 from runtime.hosts import member, pieces, stragglers
 from runtime.hosts import rows as rows_lib
 from runtime.hosts import states as states_lib
-from runtime.hosts.crew import Crew
+from runtime.hosts.crew import Crew, Tell, warn
 from runtime.xla import context as context_lib
 from runtime.xla import program
 from runtime.xla import runtime as xla_runtime
@@ -96,13 +96,14 @@ class HostsRuntime(interface.Runtime):
 
   name = 'xla'
 
-  def __init__(self, crew: Crew, *, fan_in: int = 0):
+  def __init__(self, crew: Crew, *, fan_in: int = 0, tell: Tell = warn):
     """Makes a runtime.
 
     Args:
       crew: the members, which end with this runtime.
       fan_in: how many totals are added up at a time: by members, as a tree, until no more than
         these are left for the driver. 0 for none: the driver adds up all.
+      tell: is told of members that hold the others up.
 
     Raises:
       ValueError: `fan_in` is 1 or negative.
@@ -112,6 +113,7 @@ class HostsRuntime(interface.Runtime):
     self._fan_in = fan_in
     self.context = hosts_context.HostsContext(self)
     self._crew = crew
+    self._tell = tell
     self._numbers = itertools.count()
     self._plans: collections.OrderedDict[Any, _Planned] = collections.OrderedDict()
     self._known: list[set[int]] = [set() for _ in range(crew.size)]  # plans, by member
