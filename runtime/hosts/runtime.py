@@ -9,7 +9,6 @@ import functools
 import itertools
 import os
 import pathlib
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -607,6 +606,7 @@ class HostsRuntime(interface.Runtime):
     call = next(self._numbers)
     answers: list[member.Answer] = []
     last = max(plan.client_stages, default=None)
+    seconds, programs = np.zeros(len(shares)), self.context.statistics.programs
     for stage in [*range(plan.program.num_stages), *([] if plan.client_stages else [None])]:
       if stage is not None:
         env |= server.server(stage, parts, env, totals, fresh)
@@ -623,6 +623,9 @@ class HostsRuntime(interface.Runtime):
         ],
         _sent(plan, stage, stage == last, parts, env),
       )  # fmt: skip
+      seconds += [answer.seconds for answer in answers]
+    if self.context.statistics.programs == programs:  # compiling takes as long as it takes
+      self._watch_stragglers(seconds.tolist())
     # Nobody who is lost from here on takes anything of this call with him.
     self._last_round = call
     planned.runs += 1
@@ -691,8 +694,6 @@ class HostsRuntime(interface.Runtime):
     counts.programs += sum(answer.compiled for answer in answers)
     if any(answer.compiled for answer in answers):
       counts.seconds += max(answer.seconds for answer in answers)
-    else:
-      self._watch_stragglers([answer.seconds for answer in answers])
     return answers, totals
 
   def _work_in_a_tree(
@@ -718,11 +719,7 @@ class HostsRuntime(interface.Runtime):
 
   def _watch_stragglers(self, seconds: Sequence[float]) -> None:
     for index in self._stragglers.found(seconds):
-      warnings.warn(
-        f'Cohort worker {index} ({self._ask(index, "name")}) {stragglers.WORDS}',
-        RuntimeWarning,
-        stacklevel=2,
-      )
+      self._tell(f'Cohort worker {index} ({self._ask(index, "name")}) {stragglers.WORDS}')
 
   def _drop_unused(self) -> None:
     while self._dropped:

@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 import runtime
 from processes import registry
 from runtime import stored_states
-from runtime.hosts import member
+from runtime.hosts import member, stragglers
 from runtime.hosts import runtime as hosts_runtime
 from runtime.hosts import states as states_lib
 from runtime.noise_key import NoiseKey
@@ -448,8 +448,64 @@ def test_a_straggler_is_named():
       machine._watch_stragglers([0.001, 0.01, 0.001])  # too short to matter
     for _ in range(19):
       machine._watch_stragglers([1.0, 1.0, 3.0])
+      machine._watch_stragglers([0.001, 0.001, 0.001])  # and to tell anything
     with pytest.raises(RuntimeWarning, match=r'Cohort worker 2 .* holds the others up'):
       machine._watch_stragglers([1.0, 1.0, 3.0])
+
+
+@pytest.mark.parametrize(
+  ('seconds', 'expected'),
+  [
+    ([3.0], []),  # there are no others
+    ([1.0, 1.9], []),
+    ([1.0, 2.1], [1]),
+    ([2.1, 1.0], [0]),
+    ([1.0, 2.9, 2.0], []),  # the others' median is 1.5
+    ([1.0, 3.1, 2.0], [1]),
+    ([3.0, 1.0, 3.0, 1.0], [0, 2]),
+    ([0.0, 0.04], []),
+  ],
+)
+def test_a_straggler_is_slow_beside_the_others(seconds, expected):
+  watch = stragglers.Stragglers(len(seconds))
+  assert [watch.found(seconds) for _ in range(40)] == [[]] * 19 + [expected] + [[]] * 20
+
+
+@tff.federated_computation(
+  tff.FederatedType(_SERVER, tff.SERVER),
+  tff.FederatedType(_CLIENT, tff.CLIENTS),
+  tff.FederatedType(_CLIENT, tff.CLIENTS),
+)
+def adding_twice(server, client, data):
+  """A round of two stages with clients."""
+  server, client, _ = adding(server, client, data)
+  return adding(server, client, data)
+
+
+@pytest.mark.parametrize('computation', [adding, adding_twice])
+def test_a_straggler_is_slow_in_twenty_rounds_of_any_number_of_stages(monkeypatch, computation):
+  """Of two members, one second each, of which one takes three; and nothing is said in silence."""
+  plain, said = member.Member.work, []
+
+  def work(self, task, sent):
+    answer = plain(self, task, sent)
+    return dataclasses.replace(answer, seconds=3.0 if task.piece else 1.0)
+
+  monkeypatch.setattr(member.Member, 'work', work)
+  numbers = np.arange(14, dtype=np.float32).reshape(7, 2)
+  with hosts_runtime.HostsRuntime(LocalCrew(2), tell=said.append) as machine:
+    data, states = machine.place({'sum': numbers}), machine.place_states({'sum': 0 * numbers})
+
+    def run_rounds(count):
+      for _ in range(count):
+        machine.round(computation, np.float32(1), states, data, np.arange(7))
+
+    run_rounds(1)  # compiles, which does not count
+    run_rounds(19)
+    assert not said
+    run_rounds(1)
+  (words,) = said
+  assert words.startswith('Cohort worker 1 (') and '20 times in a row' in words
 
 
 def test_a_sweep_is_refused():
