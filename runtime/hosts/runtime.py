@@ -121,6 +121,7 @@ class HostsRuntime(interface.Runtime):
     self._stragglers = stragglers.Stragglers(crew.size)
     self._storing: tuple[pathlib.Path | None, frozenset[str]] | None = None
     self._last_round = -1  # the number of the last call that was over
+    self._lost: set[int] = set()  # members that are not yet what those were whom they replace
     self.bytes_sent = 0  # to one member; all get the same
     self.bytes_received = 0  # from all members together
 
@@ -192,10 +193,10 @@ class HostsRuntime(interface.Runtime):
     folder, keeps = stored_states.folder_or_temporary(self._storing[0])
     spread = self._spread(tree, len(arrays[0]))
     spread.on_disk = states_lib.OnDisk(folder, self._storing[1], keeps)
-    spread.changes = True
     for index in range(self._crew.size):
       with spread.on_disk.storing(snapshot) as storing:
         self._store(spread, index, storing)
+    spread.changes = True
     return states_lib.HostStates(
       tree=spread,
       num_clients=spread.num_clients,
@@ -313,17 +314,23 @@ class HostsRuntime(interface.Runtime):
     return f'XLA on {self._crew.size} cohort workers'
 
   def recover(self) -> interface.Recovery:
-    lost = self._crew.replace_lost()
-    for index in lost:
+    replaced = self._crew.replace_lost()
+    self._lost.update(replaced)  # with those of a recovery in which a further one was lost
+    for index in replaced:
       self._known[index] = set()
       for spread in self._placed:
         spread.at.discard(index)
     states = [spread for spread in self._placed if spread.changes]
+    lost = sorted(self._lost)
     keeps_states = all(s.on_disk is not None for s in states) and all(
       self._is_there(spread, index) for spread in states for index in lost
     )
-    for spread in states if keeps_states else ():
-      self._go_back(spread, lost)
+    for spread in states:
+      if keeps_states:
+        self._go_back(spread, lost)
+      else:
+        spread.on_disk = None  # no later recovery gives them back either
+    self._lost = set()
     return interface.Recovery(
       words=f'cohort worker {", ".join(map(str, lost))} was lost and has been replaced',
       keeps_states=keeps_states,

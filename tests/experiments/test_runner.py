@@ -249,6 +249,12 @@ def test_sigkill_many_times(tmp_path):
     ({'snapshot': [2]}, True, [6]),
     ({'snapshot': [2]}, False, [3]),
     ({'snapshot': [4]}, True, [12]),
+    # Again while it is replaced.
+    ({'round': [6], 'recover': [1]}, True, [5]),
+    ({'round': [6, 9], 'recover': [1, 2, 4, 5]}, True, [5, 7]),
+    ({'round': [6], 'recover': [1]}, False, [3]),
+    ({'round': [6], 'place': [2]}, False, [3]),
+    ({'round': [6], 'place': [2], 'recover': [2]}, False, [3]),
   ],
 )  # fmt: skip
 def test_a_lost_worker_costs_what_went_with_it(
@@ -264,8 +270,9 @@ def test_a_lost_worker_costs_what_went_with_it(
   assert_same_results(tmp_path / 'run', tmp_path / 'reference')
 
 
-def test_a_worker_that_is_lost_twice_in_a_round_ends_the_run(tmp_path, monkeypatch):
-  machine = fakes.LosingRuntime({'round': [5, 6]}, keeps_states=True)
+@pytest.mark.parametrize('losses', [{'round': [5, 6]}, {'round': [5], 'recover': [1, 2, 3]}])
+def test_a_worker_that_is_lost_again_and_again_ends_the_run(tmp_path, monkeypatch, losses):
+  machine = fakes.LosingRuntime(losses, keeps_states=True)
   monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: machine)
   with pytest.raises(runtime.DeviceError, match='continue with'):
     run(tmp_path / 'run')
