@@ -33,7 +33,7 @@ def states(
 
   Returns:
     `seconds_per_round` of the large population, `times_small` that of the small one, and
-    `stored_megabytes`, the size of the large one's file.
+    `stored_megabytes`, the size of the large one's files.
   """
   shape = (_ROWS, 28, 28, 1)
   method = processes.build(
@@ -91,7 +91,8 @@ def states(
         taken = one_round(which)
         if index >= 3:
           seconds[which].append(taken)
-    stored_bytes = (pathlib.Path(folder) / str(large)).stat().st_size
+    files = (pathlib.Path(folder) / str(large)).rglob('*')
+    stored_bytes = sum(file.stat().st_size for file in files)
     return _result(seconds[1], machine) | {
       'times_small': statistics.median(seconds[1]) / statistics.median(seconds[0]),
       'stored_megabytes': stored_bytes / 1e6,

@@ -287,7 +287,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'sweep_60': lambda: _school('xla', 20, settings=60),
   'dp_sgd_step': _dp_sgd_step,
   'cifar10': lambda: _published('cifar10', 20),
-  'cifar10_pfl': lambda: _beside_pfl('cifar10', 5),
+  'cifar10_pfl': lambda: _beside_pfl('cifar10', 20),
   'stackoverflow': lambda: _published('stackoverflow', 2, warm_up=1),
   'stackoverflow_pfl': lambda: _beside_pfl('stackoverflow', 2, warm_up=1),
   'flair': lambda: _published('flair', 3),

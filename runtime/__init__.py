@@ -34,6 +34,7 @@ sweep over settings runs as one program.
 
 import importlib
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from runtime import memory, xla_flags
@@ -152,6 +153,7 @@ def create_hosts(
   device: str = 'auto',
   clients_per_block: int | None = None,
   fan_in: int = 0,
+  tell: Callable[[str], None] | None = None,
 ) -> 'Runtime':
   """Makes a runtime whose clients are spread over worker processes; TFF's default one then.
 
@@ -166,18 +168,24 @@ def create_hosts(
     clients_per_block: as for `create`.
     fan_in: how many workers' totals one of them adds up, and so on as a tree; 0 if this process
       adds up all. See docs/scale.md for when it pays.
+    tell: is told what is waited for, and of workers that hold the others up; by default these
+      are warnings.
 
   Returns:
     A runtime, to be used in a `with` statement, or closed.
 
   Raises:
-    ValueError: the extra `cluster` is not installed, or there is no such cluster or it is too
-      small.
+    ValueError: the extra `cluster` is not installed, or there is no such cluster, it is too
+      small or others have its CPUs.
+    DeviceError: a worker does not start.
   """
+  tell = tell or importlib.import_module('runtime.hosts.crew').warn
   crew = importlib.import_module('runtime.hosts.ray_crew').connect(
-    cluster, size, device=device, clients_per_block=clients_per_block
+    cluster, size, device=device, clients_per_block=clients_per_block, tell=tell
   )
-  created = importlib.import_module('runtime.hosts.runtime').HostsRuntime(crew, fan_in=fan_in)
+  created = importlib.import_module('runtime.hosts.runtime').HostsRuntime(
+    crew, fan_in=fan_in, tell=tell
+  )
   importlib.import_module('tensorflow_federated').framework.set_default_context(created.context)
   return created
 

@@ -259,7 +259,11 @@ class Runtime(abc.ABC):
     """One line: what runs where."""
 
   def recover(self) -> Recovery:
-    """Replaces what is lost after a `MemberLostError`."""
+    """Replaces what is lost after a `MemberLostError`.
+
+    Raises:
+      MemberLostError: more was lost meanwhile; the next call goes on from there.
+    """
     raise NotImplementedError(f'{self.name} has nothing that can be lost alone.')
 
   def close(self) -> None:  # noqa: B027 - there may be nothing to end

@@ -27,9 +27,10 @@ from runtime import MemberLostError
 
 # The rest, with every silo's own numbers, is in privacy.json.
 _SUMMARY_OF_PRIVACY = (
-  'private', 'unit', 'adjacency', 'epsilon', 'delta', 'accountant', 'order', 'pld_epsilon',
-  'guarantee',
+  'private', 'unit', 'adjacency', 'condition', 'epsilon', 'delta', 'accountant', 'order',
+  'pld_epsilon', 'guarantee',
 )  # fmt: skip
+_RECOVERIES = 3  # In a row, for a loss and those that follow while it is replaced.
 
 
 class Loop:
@@ -105,7 +106,8 @@ class Loop:
     Raises:
       Interrupted: a signal came; what was done has been kept.
       Diverged: a loss is not finite.
-      MemberLostError: a worker was lost, and again before there was a further round.
+      MemberLostError: a worker was lost, and again before there was a further round; or again and
+        again while it was replaced.
     """
     self._show, self._callbacks = show, callbacks
     self._stop_when_diverged = stop_when_diverged
@@ -117,7 +119,18 @@ class Loop:
         if self.rounds_done <= furthest:  # no round further than the last time
           raise
         furthest = self.rounds_done
-        self._go_back(lost)
+        self._recover(lost)
+
+  def _recover(self, lost: MemberLostError) -> None:
+    """Goes on with other workers for those lost, and for those that are lost meanwhile."""
+    for attempt in range(1, _RECOVERIES + 1):
+      try:
+        return self._go_back(lost)
+      except MemberLostError as further:
+        if attempt == _RECOVERIES:
+          raise
+        print(f'{lost}; while it was replaced, {further}', file=sys.stderr)
+        lost = further
 
   def _go_back(self, lost: MemberLostError) -> None:
     """Goes on with other workers for those lost.
@@ -130,6 +143,7 @@ class Loop:
     if recovery.keeps_states and self._population.is_whole:
       self._population.again(self.rounds_done)
     else:
+      self._population.is_whole = False  # until all of it is placed anew
       self.rounds_done, self._pending = 0, []
       self.tables = [MetricTable() for _ in self.runs]
       self._is_open, self._evaluated = False, 0

@@ -112,8 +112,9 @@ class Population:
       rounds_done: the rounds.
       kept: has the clients' states in the stead of the initial ones.
     """
-    self.server, self.is_whole = server, True
+    self.server = server
     self.clients = self.machine.place_states(clients) if kept is None else self._of(kept, clients)
+    self.is_whole = True
     self.again(rounds_done)
 
   def _of(self, kept: checkpoints.Checkpoint, clients: Any) -> Any:

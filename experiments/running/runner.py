@@ -129,16 +129,17 @@ def prepare_runtime(config: ExperimentConfig) -> None:
 def create_runtime(config: ExperimentConfig, *, cluster: str = '') -> 'runtime.Runtime':
   """The runtime that the configuration asks for; `cluster` as for `run`."""
   device = config.device if config.runtime == 'xla' else 'cpu'
-  with startup.quiet():
-    if not config.cohort_workers:
+  if config.cohort_workers:  # not in silence: one may have to wait for them
+    machine = runtime.create_hosts(
+      config.cohort_workers, cluster=cluster, clients_per_block=config.clients_per_block,
+      device=device, fan_in=config.cohort_fan_in or 0, tell=progress_lib.say,
+    )  # fmt: skip
+  else:
+    with startup.quiet():
       machine = runtime.create(
         config.runtime, clients_per_block=config.clients_per_block, devices=device
       )
-    else:
-      machine = runtime.create_hosts(
-        config.cohort_workers, cluster=cluster, clients_per_block=config.clients_per_block,
-        device=device, fan_in=config.cohort_fan_in or 0,
-      )  # fmt: skip
+  with startup.quiet():
     # XLA's first program of a process comes with a notice; let it be this one.
     tf.function(lambda: tf.constant(0), jit_compile=True)()
   return machine

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from experiments.running import interruption
+from experiments.running import interruption, progress
 from experiments.sweeps import workers as sweep_workers
 from runtime.hosts import cluster
 
@@ -32,9 +32,9 @@ def connected(address: str, workers: int, folder: pathlib.Path) -> Iterator['Clu
 
   Raises:
     ValueError: the extra is not installed, there is no cluster at the address, or it is too
-      small.
+      small or others have its CPUs.
   """
-  with cluster.connected(address, workers=workers, flag='workers') as ray:
+  with cluster.connected(address, workers=workers, flag='workers', tell=progress.say) as ray:
     yield Cluster(ray, folder, gpus=min(1.0, ray.cluster_resources().get('GPU', 0) / workers))
 
 

@@ -13,14 +13,18 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
+from runtime.hosts.crew import Tell, warn
 from runtime.quiet import no_stderr
 
 LOCAL = 'local'
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SECONDS_TO_CONNECT = 10.0
+_SECONDS_FOR_ROOM = 60.0  # whoever had the CPUs before may just be ending
+_SECONDS_BETWEEN_LOOKS = 1.0
 _LOOPBACK = ('localhost', '127.0.0.1')
 _OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least; only messages go through it
 
@@ -31,7 +35,7 @@ def python_path() -> str:
 
 
 @contextlib.contextmanager
-def connected(address: str, *, workers: int, flag: str) -> Iterator[Any]:
+def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> Iterator[Any]:
   """Connects to a cluster, or starts one, for as long as it is entered; gives the module `ray`.
 
   Args:
@@ -39,10 +43,11 @@ def connected(address: str, *, workers: int, flag: str) -> Iterator[Any]:
       machine of the cluster.
     workers: how many workers it has to have room for.
     flag: which says how many, for messages.
+    tell: is told what is waited for.
 
   Raises:
     ValueError: the extra is not installed, there is no cluster at the address, or it is too
-      small.
+      small or others have its CPUs.
   """
   os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
@@ -80,17 +85,40 @@ def connected(address: str, *, workers: int, flag: str) -> Iterator[Any]:
     except (ConnectionError, ValueError, RuntimeError) as error:
       raise ValueError(f'--cluster={address}: {error}') from error
     _take_back(on_sigterm)
-    resources = ray.cluster_resources()
-    if resources.get('CPU', 0) < workers:
-      raise ValueError(
-        f'--{flag}={workers}: the cluster has {resources.get("CPU", 0):.0f} CPUs, and each '
-        'worker takes one.'
-      )
+    _await_room(ray, workers, flag, tell)
     yield ray
   finally:
     ray.shutdown()
     shutil.rmtree(temporary, ignore_errors=True)
     _take_back(on_sigterm)
+
+
+def _await_room(ray: Any, workers: int, flag: str, tell: Tell) -> None:
+  """Waits a while for CPUs that others have: Ray itself would wait for ever, and say nothing."""
+  total = ray.cluster_resources().get('CPU', 0)
+  if total < workers:
+    raise ValueError(
+      f'--{flag}={workers}: the cluster has {total:.0f} CPUs, and each worker takes one.'
+    )
+  until, told = time.monotonic() + _SECONDS_FOR_ROOM, False
+  while ray.available_resources().get('CPU', 0) < workers:
+    if time.monotonic() > until:
+      raise ValueError(
+        f'--{flag}={workers}: each takes a CPU of the cluster, and after {_SECONDS_FOR_ROOM:.0f} s '
+        f'only {free_of(ray, "CPU")}.'
+      )
+    if not told:
+      tell(f'--{flag}={workers}: waiting for so many CPUs of the cluster; {free_of(ray, "CPU")}')
+    told = True
+    time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def free_of(ray: Any, resource: str) -> str:
+  """How much of a cluster's resource is free, in words."""
+  free, total = (
+    found.get(resource, 0) for found in (ray.available_resources(), ray.cluster_resources())
+  )
+  return f'{free:g} of its {total:g} {resource}s are free'
 
 
 def _take_back(on_sigterm: Any) -> None:

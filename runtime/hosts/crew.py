@@ -1,8 +1,16 @@
 """The members of a run, seen by its driver."""
 
 import abc
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
+
+Tell = Callable[[str], None]
+
+
+def warn(words: str) -> None:
+  """Tells whoever runs a program what he should know of the members."""
+  warnings.warn(words, RuntimeWarning, stacklevel=2)
 
 
 class Crew(abc.ABC):
@@ -40,7 +48,12 @@ class Crew(abc.ABC):
 
   @abc.abstractmethod
   def replace_lost(self) -> list[int]:
-    """Starts a fresh member in the place of each that has ended; returns which."""
+    """Starts a fresh member in the place of each that has ended; returns which.
+
+    Raises:
+      MemberLostError: one ended meanwhile; the next call returns those of this one, too.
+      DeviceError: there is no room for it.
+    """
 
   @abc.abstractmethod
   def close(self) -> None:

@@ -177,6 +177,8 @@ class Member:
     Returns:
       A snapshot of the records; None if it goes on after one: what that keeps stays kept.
     """
+    # If a recovery comes a second time: closing the file later would end the lock of the new one.
+    self._placed.pop(handle, None)
     placed = storing.stored(self._arrived(handle), first, self.name())
     self._placed[handle] = placed
     return placed.written.snapshot() if storing.slots is None else None

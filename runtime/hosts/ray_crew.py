@@ -3,17 +3,21 @@
 import contextlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runtime import interface
 from runtime.hosts import cluster
-from runtime.hosts.crew import Crew
+from runtime.hosts.crew import Crew, Tell, warn
 
-_SECONDS_TO_START = 300.0
+_SECONDS_TO_ANSWER = 300.0  # whether a member still lives
+_SECONDS_TO_START = 600.0  # with TensorFlow, many of them on a few cores
+_SECONDS_TO_SAY_SO = 30.0  # that members have not started yet
 
 
-def connect(address: str, size: int, *, device: str, clients_per_block: int | None) -> 'RayCrew':
+def connect(
+  address: str, size: int, *, device: str, clients_per_block: int | None, tell: Tell = warn
+) -> 'RayCrew':
   """Starts members on a cluster, which is left, or ended if it is our own, with them.
 
   Args:
@@ -21,14 +25,18 @@ def connect(address: str, size: int, *, device: str, clients_per_block: int | No
     size: how many members.
     device: see `RayCrew`.
     clients_per_block: see `RayCrew`.
+    tell: is told what is waited for.
 
   Raises:
-    ValueError: there is no such cluster, or it is too small.
+    ValueError: there is no such cluster, it is too small or others have its CPUs.
+    DeviceError: a member does not start.
   """
   with contextlib.ExitStack() as stack:
-    connection = cluster.connected(address or cluster.LOCAL, workers=size, flag='cohort_workers')
+    connection = cluster.connected(
+      address or cluster.LOCAL, workers=size, flag='cohort_workers', tell=tell
+    )
     ray = stack.enter_context(connection)
-    crew = RayCrew(ray, size, device=device, clients_per_block=clients_per_block)
+    crew = RayCrew(ray, size, device=device, clients_per_block=clients_per_block, tell=tell)
     crew.at_end = stack.pop_all()
   return crew
 
@@ -40,7 +48,15 @@ class RayCrew(Crew):
     at_end: what is to be closed after the members.
   """
 
-  def __init__(self, ray: Any, size: int, *, device: str, clients_per_block: int | None):
+  def __init__(
+    self,
+    ray: Any,
+    size: int,
+    *,
+    device: str,
+    clients_per_block: int | None,
+    tell: Tell = warn,
+  ):
     """Starts the members.
 
     Args:
@@ -49,21 +65,62 @@ class RayCrew(Crew):
       device: of each: `cpu`, `gpu` (the one that Ray gives it, its own or shared with as few
         others as can be), or `auto`: a GPU if the cluster has any.
       clients_per_block: as for `runtime.create`.
+      tell: is told what is waited for.
 
     Raises:
       ValueError: a GPU is asked for, and the cluster has none.
+      DeviceError: a member does not start.
     """
     self.size = size
     self.at_end = contextlib.ExitStack()
     self._ray = ray
+    self._tell = tell
+    errors = ray.exceptions
+    self._gone = (
+      errors.RayActorError, errors.WorkerCrashedError, errors.NodeDiedError,
+      errors.OutOfMemoryError,  # ended by Ray, before the system would have
+      errors.ActorUnschedulableError, errors.ObjectLostError,
+    )  # fmt: skip
     self._arguments = {'device': device, 'clients_per_block': clients_per_block}
-    gpus = gpus_of_each(device, size, ray.cluster_resources().get('GPU', 0))
-    self._actor = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Actor)
+    self._gpus = gpus_of_each(device, size, ray.cluster_resources().get('GPU', 0))
+    self._actor = ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0)(_Actor)
     self._members = [self._start() for _ in range(size)]
-    self.gather({i: m.ready.remote() for i, m in enumerate(self._members)})
+    self._fresh: set[int] = set()  # started in the place of others, and not yet returned
+    self._await(range(size))
 
   def _start(self) -> Any:
     return self._actor.remote(os.getcwd(), self._arguments)
+
+  def _await(self, members: Iterable[int]) -> None:
+    """Waits until members have started; without room on the cluster Ray would wait for ever."""
+    calls = {i: self._members[i].ready.remote() for i in members}
+    late = self._late(calls, _SECONDS_TO_SAY_SO)
+    if late:
+      self._tell(f'waiting for {late} to start; {self._room()}')
+      late = self._late(calls, _SECONDS_TO_START - _SECONDS_TO_SAY_SO)
+    if late:
+      raise interface.DeviceError(
+        f'--cohort_workers={self.size}: {late} did not start within {_SECONDS_TO_START:.0f} s; '
+        f'{self._room()}'
+      )
+    self.gather(calls)
+
+  def _late(self, calls: Mapping[int, Any], seconds: float) -> str:
+    """Who has not answered in so long; '' for nobody."""
+    references = list(calls.values())
+    if not references:
+      return ''
+    _, late = self._ray.wait(references, num_returns=len(references), timeout=seconds)
+    names = ', '.join(str(index) for index, call in calls.items() if call in late)
+    return f'cohort worker {names}' if late else ''
+
+  def _room(self) -> str:
+    """What a member takes of the cluster, and what is free."""
+    takes, free = 'a CPU', cluster.free_of(self._ray, 'CPU')
+    if self._gpus:
+      takes += f' and {self._gpus:.3g} GPU'
+      free += f' and {cluster.free_of(self._ray, "GPU")}'
+    return f'each takes {takes} of the cluster: {free}'
 
   def share(self, value: Any) -> Any:
     return self._ray.put(value)
@@ -75,15 +132,13 @@ class RayCrew(Crew):
     return self._members[index].call.options(num_returns=2).remote(method, *arguments)
 
   def gather(self, calls: Mapping[int, Any]) -> dict[int, Any]:
-    errors = self._ray.exceptions
-    ended = (errors.RayActorError, errors.WorkerCrashedError, errors.ObjectLostError)
-    found = {}
+    task_error, found = self._ray.exceptions.RayTaskError, {}
     for index, reference in calls.items():
       try:
         found[index] = self._ray.get(reference)
-      except (errors.RayTaskError, *ended) as error:
-        cause = error.cause if isinstance(error, errors.RayTaskError) else error
-        if not isinstance(cause, ended):
+      except (task_error, *self._gone) as error:
+        cause = error.cause if isinstance(error, task_error) else error
+        if not isinstance(cause, self._gone):
           raise cause from None
         # Or whoever was to give it an argument.
         raise interface.MemberLostError(
@@ -92,15 +147,15 @@ class RayCrew(Crew):
     return found
 
   def replace_lost(self) -> list[int]:
-    lost = []
     for index, old in enumerate(self._members):
       try:
-        self._ray.get(old.ready.remote(), timeout=_SECONDS_TO_START)
+        self._ray.get(old.ready.remote(), timeout=_SECONDS_TO_ANSWER)
       except self._ray.exceptions.RayError:
         self._ray.kill(old)
         self._members[index] = self._start()
-        lost.append(index)
-    self.gather({i: self._members[i].ready.remote() for i in lost})
+        self._fresh.add(index)
+    self._await(sorted(self._fresh))
+    lost, self._fresh = sorted(self._fresh), set()
     return lost
 
   def close(self) -> None:

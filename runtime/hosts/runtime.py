@@ -9,7 +9,6 @@ import functools
 import itertools
 import os
 import pathlib
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from runtime.hosts import context as hosts_context
 from runtime.hosts import member, pieces, stragglers
 from runtime.hosts import rows as rows_lib
 from runtime.hosts import states as states_lib
-from runtime.hosts.crew import Crew
+from runtime.hosts.crew import Crew, Tell, warn
 from runtime.xla import context as context_lib
 from runtime.xla import program
 from runtime.xla import runtime as xla_runtime
@@ -96,13 +95,14 @@ class HostsRuntime(interface.Runtime):
 
   name = 'xla'
 
-  def __init__(self, crew: Crew, *, fan_in: int = 0):
+  def __init__(self, crew: Crew, *, fan_in: int = 0, tell: Tell = warn):
     """Makes a runtime.
 
     Args:
       crew: the members, which end with this runtime.
       fan_in: how many totals are added up at a time: by members, as a tree, until no more than
         these are left for the driver. 0 for none: the driver adds up all.
+      tell: is told of members that hold the others up.
 
     Raises:
       ValueError: `fan_in` is 1 or negative.
@@ -112,6 +112,7 @@ class HostsRuntime(interface.Runtime):
     self._fan_in = fan_in
     self.context = hosts_context.HostsContext(self)
     self._crew = crew
+    self._tell = tell
     self._numbers = itertools.count()
     self._plans: collections.OrderedDict[Any, _Planned] = collections.OrderedDict()
     self._known: list[set[int]] = [set() for _ in range(crew.size)]  # plans, by member
@@ -120,6 +121,7 @@ class HostsRuntime(interface.Runtime):
     self._stragglers = stragglers.Stragglers(crew.size)
     self._storing: tuple[pathlib.Path | None, frozenset[str]] | None = None
     self._last_round = -1  # the number of the last call that was over
+    self._lost: set[int] = set()  # members that are not yet what those were whom they replace
     self.bytes_sent = 0  # to one member; all get the same
     self.bytes_received = 0  # from all members together
 
@@ -191,10 +193,10 @@ class HostsRuntime(interface.Runtime):
     folder, keeps = stored_states.folder_or_temporary(self._storing[0])
     spread = self._spread(tree, len(arrays[0]))
     spread.on_disk = states_lib.OnDisk(folder, self._storing[1], keeps)
-    spread.changes = True
     for index in range(self._crew.size):
       with spread.on_disk.storing(snapshot) as storing:
         self._store(spread, index, storing)
+    spread.changes = True
     return states_lib.HostStates(
       tree=spread,
       num_clients=spread.num_clients,
@@ -312,17 +314,23 @@ class HostsRuntime(interface.Runtime):
     return f'XLA on {self._crew.size} cohort workers'
 
   def recover(self) -> interface.Recovery:
-    lost = self._crew.replace_lost()
-    for index in lost:
+    replaced = self._crew.replace_lost()
+    self._lost.update(replaced)  # with those of a recovery in which a further one was lost
+    for index in replaced:
       self._known[index] = set()
       for spread in self._placed:
         spread.at.discard(index)
     states = [spread for spread in self._placed if spread.changes]
+    lost = sorted(self._lost)
     keeps_states = all(s.on_disk is not None for s in states) and all(
       self._is_there(spread, index) for spread in states for index in lost
     )
-    for spread in states if keeps_states else ():
-      self._go_back(spread, lost)
+    for spread in states:
+      if keeps_states:
+        self._go_back(spread, lost)
+      else:
+        spread.on_disk = None  # no later recovery gives them back either
+    self._lost = set()
     return interface.Recovery(
       words=f'cohort worker {", ".join(map(str, lost))} was lost and has been replaced',
       keeps_states=keeps_states,
@@ -605,6 +613,7 @@ class HostsRuntime(interface.Runtime):
     call = next(self._numbers)
     answers: list[member.Answer] = []
     last = max(plan.client_stages, default=None)
+    seconds, programs = np.zeros(len(shares)), self.context.statistics.programs
     for stage in [*range(plan.program.num_stages), *([] if plan.client_stages else [None])]:
       if stage is not None:
         env |= server.server(stage, parts, env, totals, fresh)
@@ -621,6 +630,9 @@ class HostsRuntime(interface.Runtime):
         ],
         _sent(plan, stage, stage == last, parts, env),
       )  # fmt: skip
+      seconds += [answer.seconds for answer in answers]
+    if self.context.statistics.programs == programs:  # compiling takes as long as it takes
+      self._watch_stragglers(seconds.tolist())
     # Nobody who is lost from here on takes anything of this call with him.
     self._last_round = call
     planned.runs += 1
@@ -689,8 +701,6 @@ class HostsRuntime(interface.Runtime):
     counts.programs += sum(answer.compiled for answer in answers)
     if any(answer.compiled for answer in answers):
       counts.seconds += max(answer.seconds for answer in answers)
-    else:
-      self._watch_stragglers([answer.seconds for answer in answers])
     return answers, totals
 
   def _work_in_a_tree(
@@ -716,11 +726,7 @@ class HostsRuntime(interface.Runtime):
 
   def _watch_stragglers(self, seconds: Sequence[float]) -> None:
     for index in self._stragglers.found(seconds):
-      warnings.warn(
-        f'Cohort worker {index} ({self._ask(index, "name")}) {stragglers.WORDS}',
-        RuntimeWarning,
-        stacklevel=2,
-      )
+      self._tell(f'Cohort worker {index} ({self._ask(index, "name")}) {stragglers.WORDS}')
 
   def _drop_unused(self) -> None:
     while self._dropped:

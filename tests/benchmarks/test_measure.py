@@ -11,6 +11,13 @@ def test_every_case_is_known_to_both():
   assert {*run.CASES, *run.ON_REQUEST} == set(measure.CASES)
 
 
+@pytest.mark.parametrize('name', ['cifar10', 'stackoverflow', 'flair'])
+def test_a_workload_has_as_many_rounds_beside_a_peer_as_alone(name, monkeypatch):
+  for function in ('_published', '_beside_pfl'):
+    monkeypatch.setattr(measure, function, lambda *arguments, **options: (arguments, options))
+  assert measure.CASES[f'{name}_pfl']() == measure.CASES[name]()
+
+
 TINY = dataclasses.replace(
   published.WORKLOADS['cifar10'], model='softmax', population=4, cohort=2, rows=5
 )
@@ -47,6 +54,10 @@ def test_a_case_runs(case, monkeypatch):
       result['times_even'] > 0 and result['evaluation_times_even'] > 0 and result['padding'] >= 1
     )
     assert [what for what, *_ in run.claims({'uneven_clients': result})]
+  if case == 'states on disk':
+    # Five cohorts of eight, half of them anew, each with a softmax layer in 32 bits.
+    record = 4e-6 * 785 * 10
+    assert 20 * record < result['stored_megabytes'] < 41 * record
   if case == 'cohort workers':
     # Totals of one softmax layer (31 kB) with what counts the clients; cohorts do not matter.
     assert 31 < result['kilobytes_sent'] < 70 and 31 < result['kilobytes_received'] < 70

@@ -106,7 +106,8 @@ class LosingRuntime(FakeRuntime):
 
   def __init__(self, losses, *, keeps_states):
     super().__init__()
-    self._losses = dict(losses)  # by call ('round', 'evaluate', 'place'): which times, from 1
+    # By call ('round', 'evaluate', 'place', 'snapshot', 'recover'): which times, from 1.
+    self._losses = dict(losses)
     self._keeps_states = keeps_states
     self._calls = collections.Counter()
 
@@ -124,13 +125,17 @@ class LosingRuntime(FakeRuntime):
     return super().evaluate(*arguments, **keywords)
 
   def place_states(self, tree):
+    self.lose('place')
     states = super().place_states(tree)
     snapshot = states.snapshot
     states.snapshot = lambda: self.lose('snapshot') or snapshot()
     return states
 
   def recover(self):
-    return runtime.Recovery(words='another has its place', keeps_states=self._keeps_states)
+    self.lose('recover')
+    # After a loss while states are placed there are none that it could not keep.
+    keeps_states = self._keeps_states or self._calls['place'] > 1
+    return runtime.Recovery(words='another has its place', keeps_states=keeps_states)
 
 
 def _at(tree, rows):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -183,6 +184,60 @@ def test_workers_add_up_one_anothers_totals_by_flag(monkeypatch):
   example.assert_same(
     tf.nest.flatten(plain.server_state), tf.nest.flatten(found.server_state), rtol=1e-4
   )
+
+
+class LosingCrew(LocalCrew):
+  """Loses a member in its fifth round, and another one while that one is replaced."""
+
+  def __init__(self, size):
+    super().__init__(size)
+    self._losses = [('work', 1), ('place_states', 0)]
+
+  def gather(self, calls):
+    method, lost = self._losses[0] if self._losses else (None, None)
+    begun = [own for index, own, _ in self.calls if index == lost]
+    if begun.count('work') >= 5 and begun[-1] == method:
+      del self._losses[0]
+      self.lost = {lost}
+    return super().gather(calls)
+
+
+@pytest.mark.slow
+def test_a_further_worker_that_is_lost_in_a_recovery_changes_no_number(monkeypatch, capsys):
+  crews, found = [LocalCrew(2), LosingCrew(2)], []
+  for crew in crews:
+    monkeypatch.setattr(ray_crew, 'connect', lambda *arguments, _crew=crew, **options: _crew)
+    found.append(run({**FEDERATIONS['cross-device'], 'cohort_workers': 2}))
+  assert not crews[1]._losses
+  assert capsys.readouterr().err.splitlines() == [
+    'gone; while it was replaced, gone',
+    'gone; cohort worker 0 was lost and has been replaced; going on after round 0',
+  ]
+  (well, values), (lost, again) = found
+  example.assert_same(well.server_state, lost.server_state, rtol=0)
+  example.assert_same(well.client_states, lost.client_states, rtol=0)
+  assert values == again
+
+
+def test_a_worker_that_holds_the_others_up_is_named_on_the_terminal(monkeypatch, capsys):
+  """Though warnings are turned away there."""
+  monkeypatch.setattr(ray_crew, 'connect', lambda address, size, **options: LocalCrew(size))
+  config = ExperimentConfig(**FEDERATIONS['cross-device'], cohort_workers=2)
+  with warnings.catch_warnings(), runner.create_runtime(config) as machine:
+    for _ in range(20):
+      machine._watch_stragglers([1.0, 3.0])
+  assert 'Cohort worker 1 (' in capsys.readouterr().err
+
+
+def test_what_workers_wait_for_is_said_on_the_terminal(monkeypatch, capfd):
+  def connect(address, size, *, tell, **options):
+    tell('waiting')
+    return LocalCrew(size)
+
+  monkeypatch.setattr(ray_crew, 'connect', connect)
+  with warnings.catch_warnings():
+    runner.create_runtime(ExperimentConfig(**FEDERATIONS['cross-device'], cohort_workers=2)).close()
+  assert capfd.readouterr().err.startswith('waiting\n')
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The round loop: results, kills, resumes, refusals."""
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import provenance, results
 from experiments.folder.metrics import MetricTable
-from experiments.running import evaluation, interruption, runner
+from experiments.running import evaluation, interruption, plans, runner
 from privacy import accounting
 from tests.experiments import fakes
 from tests.experiments.timings import TIMINGS
@@ -98,6 +99,19 @@ def test_a_run_leaves_a_complete_folder(tmp_path):
   assert list((folder / 'tensorboard').glob('events.out.tfevents.*'))
   assert 'test, all clients' in result.report and 'even' in result.report
   assert not list(folder.rglob('.writing-*'))
+
+
+def test_a_summary_says_whose_epsilon_it_has(tmp_path):
+  """Of a hypothetical deployment, for nobody here, as privacy.json does."""
+  asked = dict(hypothetical_deployment=True, noise_cohort_size=1000, noise_population=10**6)
+  for name, flags in (('here', {}), ('there', asked)):
+    config = make_config(tmp_path / name, **flags)
+    experiment = fakes.make_experiment(config)
+    experiment = dataclasses.replace(experiment, plan=plans.build_plan(config, experiment.dataset))
+    runner.run(experiment, show_progress=False)
+    _, summary, privacy = read(tmp_path / name)
+    assert summary['privacy']['condition'] == privacy['condition']
+    assert ('hypothetical' in privacy['condition']) == bool(flags)
 
 
 def test_pooled_and_per_client_metrics_agree_with_numpy(tmp_path):
@@ -235,6 +249,12 @@ def test_sigkill_many_times(tmp_path):
     ({'snapshot': [2]}, True, [6]),
     ({'snapshot': [2]}, False, [3]),
     ({'snapshot': [4]}, True, [12]),
+    # Again while it is replaced.
+    ({'round': [6], 'recover': [1]}, True, [5]),
+    ({'round': [6, 9], 'recover': [1, 2, 4, 5]}, True, [5, 7]),
+    ({'round': [6], 'recover': [1]}, False, [3]),
+    ({'round': [6], 'place': [2]}, False, [3]),
+    ({'round': [6], 'place': [2], 'recover': [2]}, False, [3]),
   ],
 )  # fmt: skip
 def test_a_lost_worker_costs_what_went_with_it(
@@ -250,8 +270,9 @@ def test_a_lost_worker_costs_what_went_with_it(
   assert_same_results(tmp_path / 'run', tmp_path / 'reference')
 
 
-def test_a_worker_that_is_lost_twice_in_a_round_ends_the_run(tmp_path, monkeypatch):
-  machine = fakes.LosingRuntime({'round': [5, 6]}, keeps_states=True)
+@pytest.mark.parametrize('losses', [{'round': [5, 6]}, {'round': [5], 'recover': [1, 2, 3]}])
+def test_a_worker_that_is_lost_again_and_again_ends_the_run(tmp_path, monkeypatch, losses):
+  machine = fakes.LosingRuntime(losses, keeps_states=True)
   monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: machine)
   with pytest.raises(runtime.DeviceError, match='continue with'):
     run(tmp_path / 'run')

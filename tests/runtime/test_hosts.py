@@ -4,6 +4,8 @@ import collections
 import contextlib
 import dataclasses
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -14,7 +16,7 @@ import tensorflow_federated as tff
 import runtime
 from processes import registry
 from runtime import stored_states
-from runtime.hosts import member
+from runtime.hosts import member, stragglers
 from runtime.hosts import runtime as hosts_runtime
 from runtime.hosts import states as states_lib
 from runtime.noise_key import NoiseKey
@@ -257,6 +259,14 @@ class Losing(LocalCrew):
     return super().gather(calls)
 
 
+def recover(machine):
+  """Until nobody is lost meanwhile."""
+  while True:
+    with contextlib.suppress(runtime.MemberLostError):
+      assert machine.recover().keeps_states
+      return
+
+
 def go_on(machine, folder, *, keep=()):
   """Rounds of `adding`, each again where a member was lost in it; the end, and checkpoints."""
   machine = runtime.with_states_on_disk(machine, folder)
@@ -269,7 +279,7 @@ def go_on(machine, folder, *, keep=()):
         server, _ = machine.round(adding, server, states, data, cohort)
         break
       except runtime.MemberLostError:
-        assert machine.recover().keeps_states
+        recover(machine)
     if number in keep:
       kept.append((states.snapshot()['client_records'], states.to_numpy()))
   return machine.to_numpy(server), states.to_numpy(), kept
@@ -305,6 +315,89 @@ def test_with_states_on_disk_only_the_round_in_which_a_member_is_lost_is_run_aga
       runtime.with_states_on_disk(machine, tmp_path / 'lost')
       again = machine.place_states({'sum': np.zeros([7, 2], np.float32)}, snapshot=snapshot)
       example.assert_same(states, again.to_numpy(), rtol=0)
+
+
+class LosingAgain(Losing):
+  """Loses further members while those lost are replaced."""
+
+  def __init__(self, size, losses, further):
+    super().__init__(size, losses)
+    self._further = dict(further)  # by recovery, from 1: (method in whose call, member)
+    self._recoveries = 0
+
+  def replace_lost(self):
+    self._recoveries += 1
+    return super().replace_lost()
+
+  def gather(self, calls):
+    method, lost = self._further.get(self._recoveries, (None, None))
+    if self.calls[-1][1] == method and lost in calls:
+      del self._further[self._recoveries]
+      self.number_lost += 1
+      self.lost = {lost}
+    return super().gather(calls)
+
+
+# Each before all states are back: whoever is asked where he is; who takes up the states after
+# another one has; who takes back his last round.
+FURTHER = {1: ('machine', 1), 2: ('store_states', 1), 3: ('undo', 2), 5: ('undo', 0)}
+
+
+def test_further_members_that_are_lost_in_a_recovery_are_replaced_too(tmp_path):
+  losses = {3: (1, True), 6: (1, True), 12: (2, True)}
+  crew = LosingAgain(3, losses, FURTHER)
+  with hosts_runtime.HostsRuntime(crew) as machine:
+    *found, _ = go_on(machine, tmp_path / 'lost')
+  assert crew.number_lost == len(losses) + len(FURTHER)
+  with hosts_runtime.HostsRuntime(LocalCrew(3)) as machine:
+    *expected, _ = go_on(machine, tmp_path / 'well')
+  for one, other in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_a_recovery_that_forgets_whom_one_before_replaced_is_found(tmp_path, monkeypatch):
+  """The broken twin."""
+  plain = hosts_runtime.HostsRuntime.recover
+
+  def forgets(self):
+    self._lost = set()
+    return plain(self)
+
+  monkeypatch.setattr(hosts_runtime.HostsRuntime, 'recover', forgets)
+  with pytest.raises((AssertionError, KeyError)):
+    test_further_members_that_are_lost_in_a_recovery_are_replaced_too(tmp_path)
+
+
+def test_a_file_whose_states_are_taken_up_twice_is_still_its_members_own(tmp_path):
+  """A process's lock of a file ends where it closes the file, even if it has opened it again."""
+  crew, numbers = LocalCrew(1), np.arange(14, dtype=np.float32).reshape(7, 2)
+  with hosts_runtime.HostsRuntime(crew) as machine:
+    runtime.with_states_on_disk(machine, tmp_path)
+    data, states = machine.place({'sum': numbers}), machine.place_states({'sum': 0 * numbers})
+    machine.round(adding, np.float32(1), states, data, np.arange(7))
+    for _ in range(2):
+      machine._lost = {0}
+      assert machine.recover().keeps_states
+    (file,) = tmp_path.glob('[0-9]*')
+    code = 'import fcntl, sys; fcntl.lockf(open(sys.argv[1], "r+"), fcntl.LOCK_EX | fcntl.LOCK_NB)'
+    done = subprocess.run([sys.executable, '-c', code, file], capture_output=True, check=False)
+    assert b'BlockingIOError' in done.stderr
+
+
+def test_states_that_were_given_up_stay_so_though_who_is_lost_next_has_his(tmp_path, monkeypatch):
+  crew = LocalCrew(3)
+  with hosts_runtime.HostsRuntime(crew) as machine:
+    runtime.with_states_on_disk(machine, tmp_path)
+    states = machine.place_states(example.client_states())
+    with monkeypatch.context() as patch:
+      patch.setattr(member.Member, 'machine', lambda self: 'another')
+      crew.lost = {1}
+      assert not machine.recover().keeps_states
+    crew.lost = {2}
+    assert not machine.recover().keeps_states  # member 1 has none
+    del states
+    crew.lost = {2}
+    assert machine.recover().keeps_states
 
 
 @pytest.mark.parametrize('what', ['undo', 'slots', 'snapshot'])
@@ -448,8 +541,64 @@ def test_a_straggler_is_named():
       machine._watch_stragglers([0.001, 0.01, 0.001])  # too short to matter
     for _ in range(19):
       machine._watch_stragglers([1.0, 1.0, 3.0])
+      machine._watch_stragglers([0.001, 0.001, 0.001])  # and to tell anything
     with pytest.raises(RuntimeWarning, match=r'Cohort worker 2 .* holds the others up'):
       machine._watch_stragglers([1.0, 1.0, 3.0])
+
+
+@pytest.mark.parametrize(
+  ('seconds', 'expected'),
+  [
+    ([3.0], []),  # there are no others
+    ([1.0, 1.9], []),
+    ([1.0, 2.1], [1]),
+    ([2.1, 1.0], [0]),
+    ([1.0, 2.9, 2.0], []),  # the others' median is 1.5
+    ([1.0, 3.1, 2.0], [1]),
+    ([3.0, 1.0, 3.0, 1.0], [0, 2]),
+    ([0.0, 0.04], []),
+  ],
+)
+def test_a_straggler_is_slow_beside_the_others(seconds, expected):
+  watch = stragglers.Stragglers(len(seconds))
+  assert [watch.found(seconds) for _ in range(40)] == [[]] * 19 + [expected] + [[]] * 20
+
+
+@tff.federated_computation(
+  tff.FederatedType(_SERVER, tff.SERVER),
+  tff.FederatedType(_CLIENT, tff.CLIENTS),
+  tff.FederatedType(_CLIENT, tff.CLIENTS),
+)
+def adding_twice(server, client, data):
+  """A round of two stages with clients."""
+  server, client, _ = adding(server, client, data)
+  return adding(server, client, data)
+
+
+@pytest.mark.parametrize('computation', [adding, adding_twice])
+def test_a_straggler_is_slow_in_twenty_rounds_of_any_number_of_stages(monkeypatch, computation):
+  """Of two members, one second each, of which one takes three; and nothing is said in silence."""
+  plain, said = member.Member.work, []
+
+  def work(self, task, sent):
+    answer = plain(self, task, sent)
+    return dataclasses.replace(answer, seconds=3.0 if task.piece else 1.0)
+
+  monkeypatch.setattr(member.Member, 'work', work)
+  numbers = np.arange(14, dtype=np.float32).reshape(7, 2)
+  with hosts_runtime.HostsRuntime(LocalCrew(2), tell=said.append) as machine:
+    data, states = machine.place({'sum': numbers}), machine.place_states({'sum': 0 * numbers})
+
+    def run_rounds(count):
+      for _ in range(count):
+        machine.round(computation, np.float32(1), states, data, np.arange(7))
+
+    run_rounds(1)  # compiles, which does not count
+    run_rounds(19)
+    assert not said
+    run_rounds(1)
+  (words,) = said
+  assert words.startswith('Cohort worker 1 (') and '20 times in a row' in words
 
 
 def test_a_sweep_is_refused():
