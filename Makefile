@@ -77,6 +77,15 @@ wheel:  ## Build the wheel in dist/
 	@command -v $(UV) >/dev/null 2>&1 || $(MAKE) --no-print-directory .uv/bin/uv
 	@rm -rf build/lib dist && $(UV) build --wheel --quiet --out-dir dist
 
+define PROGRAM_OF_THE_WHEEL
+import numpy as np, tensorflow_federated as tff, runtime
+context = runtime.install()
+at_clients = tff.FederatedType(np.float32, tff.CLIENTS)
+mean = tff.federated_computation(lambda values: tff.federated_mean(values), at_clients)
+assert mean([1.0, 2.0, 6.0]) == 3.0 and context.explain(mean).is_compiled
+endef
+export PROGRAM_OF_THE_WHEEL
+
 # Installed as a user would, away from this folder: its packages are the wheel's.
 wheel-check: wheel requirements.txt  ## Install the wheel into an environment of its own, and train with it
 	@rm -rf build/wheel-check && $(UV) venv --quiet --python 3.11 build/wheel-check
@@ -84,7 +93,7 @@ wheel-check: wheel requirements.txt  ## Install the wheel into an environment of
 	@$(UV) pip install --quiet --python build/wheel-check --no-deps dist/*.whl
 	@cd build/wheel-check && bin/run-experiment --dataset=digits --rounds=2 --output_dir=run >run.log 2>&1 \
 	  || { cat run.log; exit 1; }
-	@cd build/wheel-check && TF_CPP_MIN_LOG_LEVEL=3 bin/python -c "import runtime; runtime.XlaContext" \
+	@cd build/wheel-check && TF_CPP_MIN_LOG_LEVEL=3 bin/python -c "$$PROGRAM_OF_THE_WHEEL" \
 	  && test -f run/summary.json && echo 'The wheel trains.'
 	@rm -rf build/wheel-check
 

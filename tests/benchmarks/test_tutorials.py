@@ -7,7 +7,7 @@ from benchmarks import tutorials
 
 _NOT_COMPILED = {  # Samples of a size that is not known, and strings.
   'personalisation': 'all but aggregation: on the host, server: on the host',
-  'heavy hitters': 'all but everywhere: interpreted',
+  'heavy hitters': 'all but aggregation: on the host, clients: on the host, server: on the host',
 }
 
 
