@@ -250,12 +250,16 @@ def judge_theory(claim: Claim, judge: Judge, pairs: Iterable[Any] | None = None)
   Args:
     claim: whose relation and margin hold for pairs without their own.
     judge: names the check.
-    pairs: instead of the check's.
+    pairs: instead of the check's; an `Aside` among them is said, and judges nothing.
   """
+  from analysis.claims.pairs import Aside
+
   if pairs is None:
     checks = importlib.import_module(f'analysis.claims.{claim.paper}')
     pairs = getattr(checks, judge.theory)()
-  pairs = list(pairs)
+  found = list(pairs)
+  besides = [one.text for one in found if isinstance(one, Aside)]
+  pairs = [one for one in found if not isinstance(one, Aside)]
   if not pairs:
     return Finding(met=None, text='nothing was compared')
   failed: list[Any] = []
@@ -280,7 +284,8 @@ def judge_theory(claim: Claim, judge: Judge, pairs: Iterable[Any] | None = None)
   if worst:
     text += f'; largest relative difference {worst:.1g}'
   words = '; '.join(f'{p.what}: {p.left:.4g} beside {p.right:.4g}' for p in shown)
-  return Finding(met=met, text=f'{text}. {words}' if words else text)
+  text = f'{text}. {words}' if words else text
+  return Finding(met=met, text='. '.join([text, *besides]))
 
 
 def judge_counts(claim: Claim, judge: Judge, data_dir: str | None) -> Finding:
@@ -332,13 +337,17 @@ def judge_runs(
   family = read_families()[judge.family]
   recipe = recipes.read(judge.recipe)
   merged = _by_part(recipe, tables[judge.recipe])
+  impossible = list(recipe.impossible)
   for prefix, name in judge.with_.items():
-    of_other = _by_part(recipes.read(name), tables[name])
+    other = recipes.read(name)
+    of_other = _by_part(other, tables[name])
     merged.update({f'{prefix}.{part}': table for part, table in of_other.items()})
+    impossible += [dataclasses.replace(i, part=f'{prefix}.{i.part}') for i in other.impossible]
   assert claim.measure is not None
   runs = measures.Runs(
     tables=merged, terms=family['terms'], values=judge.values,
     tuning_seeds=family['tuning_seeds'], seeds=_seeds_in_steps(recipe),
+    cannot_be_had=tuple(impossible),
   )  # fmt: skip
   found = measures.judge(
     claim.measure, runs, relation=claim.relation, margin=claim.margin, cells=claim.tolerance
@@ -630,9 +639,10 @@ def page(claims: Sequence[Claim], stored: Mapping[str, Mapping[str, Verdict]]) -
     "is two paired standard errors, below six seeds Student's t at 95 %. 'More' and 'less' have to "
     'exceed the margin and the error. Settings are chosen on seeds that judge nothing, from one '
     'grid for all methods. A claim is met when it is met on all data sets that were run; a verdict '
-    "on a stand-in never stands for the paper's data. *May differ* says of which stand-ins the "
-    'list did not ask for the claim, and why; they are judged and count all the same. Accuracies '
-    'are in points.',
+    "on a stand-in never stands for the paper's data. Beside a data set stands in what its runs "
+    'are not those of the claim, and where the list asks a stand-in for the sign of a difference '
+    'only, without the margin. *May differ* says of which stand-ins it did not ask for the claim, '
+    'and why; they are judged and count all the same. Accuracies are in points.',
     '',
     '| paper | ' + ' | '.join(VERDICTS) + ' | all |',
     '| --- |' + ' --- |' * (len(VERDICTS) + 1),
@@ -665,12 +675,24 @@ def _rows(claim: Claim, stored: Mapping[str, Verdict]) -> list[str]:
     said = f'{found.text}{seeds}' + (f' *{found.remark}*' if found.remark else '')
     bold = f'**{found.verdict}**' if found.verdict == NOT_MET else found.verdict
     first = (f'`{claim.id}`', f'{claim.what} ({claim.where})') if not i else ('', '')
-    may = f' (may differ: {judge.may_differ})' if judge.may_differ else ''
-    cells = (*first, judge.data + may, bold, said)
+    beside = _beside_the_data(claim, judge)
+    data = judge.data + (f' ({"; ".join(beside)})' if beside else '')
+    cells = (*first, data, bold, said)
     rows.append(
       '| ' + ' | '.join(re.sub(r'\s+', ' ', cell.replace('|', '/')) for cell in cells) + ' |'
     )
   return rows
+
+
+def _beside_the_data(claim: Claim, judge: Judge) -> list[str]:
+  """What is not as the claim has it on a stand-in: its runs, its margin, whether it has to hold."""
+  found = [recipes.read(name).differs for name in judge.recipes]
+  if judge.values.get('sign_only'):
+    margin = measures.listed_margin(claim.margin, judge.values)
+    found.append(f"in sign only, the margin of {margin:g} is for the paper's data")
+  if judge.may_differ:
+    found.append(f'may differ: {judge.may_differ}')
+  return [words for words in found if words]
 
 
 def main(argv: Sequence[str]) -> int:
