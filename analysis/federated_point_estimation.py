@@ -26,6 +26,7 @@ Where the paper is not exact:
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -310,29 +311,41 @@ def search_incentive(
   """
   from scipy import optimize
 
-  def problem(num_clients: int, num_private: int, logarithms) -> PointEstimation:
-    spread, noise = (10.0 ** min(max(float(x), -6.0), 6.0) for x in logarithms)
-    return PointEstimation(
-      num_clients=num_clients, num_private=num_private, sampling_variance=1.0,
-      client_variance=spread, privacy_variance=noise,
-    )  # fmt: skip
-
   def distance(logarithms, num_clients, num_private) -> float:
-    case = problem(num_clients, num_private, logarithms)
+    case = _of_logarithms(num_clients, num_private, logarithms)
     return incentive(case, noise_kept=noise_kept, own_noise=own_noise).distance(*target)
 
-  best = (math.inf, 0, 0, (0.0, 0.0))
+  grid = _incentives_of_a_grid(noise_kept, own_noise)
+  (num_clients, num_private, start), _ = min(grid, key=lambda found: found[1].distance(*target))
+  result = optimize.minimize(
+    distance, start, args=(num_clients, num_private), method='Nelder-Mead',
+    options={'maxiter': 400, 'xatol': 1e-4, 'fatol': 1e-5},
+  )  # fmt: skip
+  nearest = _of_logarithms(num_clients, num_private, result.x)
+  return nearest, incentive(nearest, noise_kept=noise_kept, own_noise=own_noise)
+
+
+@functools.cache
+def _incentives_of_a_grid(
+  noise_kept: str, own_noise: bool
+) -> list[tuple[tuple[int, int, tuple[float, float]], Incentive]]:
+  """((N, N_p, logarithms of both ratios), what its `incentive` is), wherever a search starts."""
+  found = []
   for num_clients in (10, 20, 50, 200, 1000):
     for share in (0.5, 0.7, 0.85, 0.95):
       num_private = min(math.ceil(share * num_clients), num_clients - 1)
       for spread in np.linspace(-3, 3, 9):
         for noise in np.linspace(-4, 2, 13):
-          found = distance((spread, noise), num_clients, num_private)
-          best = min(best, (found, num_clients, num_private, (float(spread), float(noise))))
-  _, num_clients, num_private, start = best
-  result = optimize.minimize(
-    distance, start, args=(num_clients, num_private), method='Nelder-Mead',
-    options={'maxiter': 400, 'xatol': 1e-4, 'fatol': 1e-5},
+          place = (num_clients, num_private, (float(spread), float(noise)))
+          case = _of_logarithms(*place)
+          found.append((place, incentive(case, noise_kept=noise_kept, own_noise=own_noise)))
+  return found
+
+
+def _of_logarithms(num_clients: int, num_private: int, logarithms) -> PointEstimation:
+  """The problem with alpha^2 = 1 whose tau^2 and gamma^2 have these logarithms, to base 10."""
+  spread, noise = (10.0 ** min(max(float(x), -6.0), 6.0) for x in logarithms)
+  return PointEstimation(
+    num_clients=num_clients, num_private=num_private, sampling_variance=1.0,
+    client_variance=spread, privacy_variance=noise,
   )  # fmt: skip
-  nearest = problem(num_clients, num_private, result.x)
-  return nearest, incentive(nearest, noise_kept=noise_kept, own_noise=own_noise)

@@ -5,10 +5,14 @@ FedAvg's least personal loss, and that opting out takes off about 2.4 % with Fed
 with FeO2. No parameters give these three with section 4.1's noise, which stays in the sum
 over private clients when one of them leaves: with FedAvg the noise in theta is then the
 same, and opting out gains nothing. With a gamma^2 that stays they come out, and
-`FIGURE_PROBLEM` is chosen so (17.1, 2.5 and 1.1); both are drawn.
+`FIGURE_PROBLEM` is chosen so (17.1, 2.5 and 1.1); both are drawn. A client's own noise may be
+in theta, as the algorithm runs, or not, as in equation 39: numbers are given for all four
+readings.
 """
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -33,11 +37,12 @@ FIGURE_PROBLEM = PointEstimation(
   client_variance=0.25,
   privacy_variance=1.0,
 )
-_SECTION_4_4 = (0.17, 0.024, 0.012)
+_SECTION_4_4, _APPENDIX_A_5 = (0.17, 0.024, 0.012), (0.18, 0.025, 0.012)
 _OPTED_OUT = {
   'sum': 'opted out, noise of the sum kept',
   'mean': 'opted out, noise of the mean kept',
 }
+_BY_RATIO, _BY_OPTING_OUT = 'FeO2 takes off', 'opting out takes off with {}'
 
 
 def server_variance_against_ratio(problem: PointEstimation = FIGURE_PROBLEM) -> Figure:
@@ -86,33 +91,42 @@ def personal_risk_against_lambda(problem: PointEstimation = FIGURE_PROBLEM) -> F
       named[label] = case.personal_risk(lambdas, private=False, ratio=ratio_of(case))
     return {label: (lambdas, risk) for label, risk in named.items()}
 
-  numbers = {}
-  for kept in KEPT_NOISES:
-    paper = incentive(problem, noise_kept=kept)
-    algorithm = incentive(problem, noise_kept=kept, own_noise=True)
-    numbers['FeO2 takes off'] = paper.by_ratio
-    numbers[f'opting out takes off with FedAvg, noise of the {kept} kept'] = (
-      paper.by_opting_out_fedavg
-    )
-    numbers[f'opting out takes off with FeO2, noise of the {kept} kept'] = paper.by_opting_out_feo2
-    numbers[f'opting out takes off with FedAvg, as run, noise of the {kept} kept'] = (
-      algorithm.by_opting_out_fedavg
-    )
-    numbers[f'opting out takes off with FeO2, as run, noise of the {kept} kept'] = (
-      algorithm.by_opting_out_feo2
-    )
-    _, nearest = search_incentive(_SECTION_4_4, noise_kept=kept, own_noise=False)
-    numbers[f'nearest to the three percentages, in margins, noise of the {kept} kept'] = (
-      nearest.distance(*_SECTION_4_4)
-    )
+  cases = {}
+  for reading, kept, own_noise in readings():
+    found = incentive(problem, noise_kept=kept, own_noise=own_noise)
+    cases[reading] = {
+      _BY_RATIO: found.by_ratio,
+      _BY_OPTING_OUT.format('FedAvg'): found.by_opting_out_fedavg,
+      _BY_OPTING_OUT.format('FeO2'): found.by_opting_out_feo2,
+      **_nearest(_SECTION_4_4, kept, own_noise),
+    }
   return Figure(
     panels=(
       Panel(title='FedAvg', x_label='λ (no unit)', curves=curves(lambda case: 1.0)),
       Panel(title='FeO2', x_label='λ (no unit)', curves=curves(lambda case: case.optimal_ratio)),
     ),
     y_label='personal risk (squared unit of the data)',
-    numbers=numbers,
+    cases=cases,
   )
+
+
+def readings() -> Iterator[tuple[str, str, bool]]:
+  """(name, which noise is kept, whether a client's own noise is in theta): what may be meant."""
+  for kept, own_noise in itertools.product(KEPT_NOISES, (False, True)):
+    own = 'own noise in theta, as run' if own_noise else 'own noise not in theta'
+    yield f'noise of the {kept} kept, {own}', kept, own_noise
+
+
+def _nearest(target: tuple[float, float, float], kept: str, own_noise: bool) -> dict[str, float]:
+  """How near any parameters come to all three percentages, in the claim's margins, and which."""
+  nearest, found = search_incentive(target, noise_kept=kept, own_noise=own_noise)
+  return {
+    'nearest of all parameters, in margins': found.distance(*target),
+    'its N': nearest.num_clients,
+    'of which private': nearest.num_private,
+    'its tau^2 / alpha^2': nearest.client_variance / nearest.sampling_variance,
+    'its gamma^2 / alpha^2': nearest.privacy_variance / nearest.sampling_variance,
+  }
 
 
 def regression_problems(
@@ -139,35 +153,46 @@ def regression_risk_against_lambda() -> Figure:
   """
   lambdas = np.linspace(0.0, 10.0, 501)
 
-  def mean_risk(cases, ratio_of):
+  def mean_risk(of_clients, ratio_of, own_noise=False):
     # The risk is a parabola in 1 / (1 + lambda), which three points tell.
     points = np.array([0.0, 1.0, 9.0])
     risks = [
-      [case.personal_risk(client, x, ratio=ratio_of(case), own_noise=False) for x in points]
-      for case, client in cases
+      [case.personal_risk(client, x, ratio=ratio_of(case), own_noise=own_noise) for x in points]
+      for case, client in of_clients
     ]
     parabola = np.polyfit(1 / (1 + points), np.mean(risks, axis=0), 2)
     return np.polyval(parabola, 1 / (1 + lambdas))
 
-  numbers: dict[str, float] = {}
+  cases: dict[str, dict[str, float]] = {}
   panels = []
+  ratios = {'FedAvg': lambda case: 1.0, 'FeO2': lambda case: case.best_ratio}
   for kind, problem in regression_problems().items():
     clients = range(problem.num_private)
-    least = {}
-    for title, ratio_of in (('FedAvg', lambda case: 1.0), ('FeO2', lambda case: case.best_ratio)):
-      private = mean_risk([(problem, j) for j in clients], ratio_of)
-      curves = {'private': (lambdas, private)}
-      least[title] = float(private.min())
-      for kept, label in _OPTED_OUT.items():
-        after = [(problem.opted_out(j, noise_kept=kept), problem.num_clients - 1) for j in clients]
-        curves[label] = lambdas, mean_risk(after, ratio_of)
-        numbers[f'opting out takes off with {title}, noise of the {kept} kept, {kind}'] = (
-          1 - float(curves[label][1].min()) / least[title]
+    private = [(problem, j) for j in clients]
+    after = {
+      kept: [(problem.opted_out(j, noise_kept=kept), problem.num_clients - 1) for j in clients]
+      for kept in KEPT_NOISES
+    }
+    for title, ratio_of in ratios.items():
+      curves = {'private': private, **{_OPTED_OUT[kept]: after[kept] for kept in KEPT_NOISES}}
+      panels.append(
+        Panel(
+          title=f'{title}, {kind}', x_label='λ (no unit)',
+          curves={label: (lambdas, mean_risk(who, ratio_of)) for label, who in curves.items()},
         )
-      panels.append(Panel(title=f'{title}, {kind}', x_label='λ (no unit)', curves=curves))
-    numbers[f'FeO2 takes off, {kind}'] = 1 - least['FeO2'] / least['FedAvg']
+      )  # fmt: skip
+    for reading, kept, own_noise in readings():
+      least = {t: mean_risk(private, ratio, own_noise).min() for t, ratio in ratios.items()}
+      later = {t: mean_risk(after[kept], ratio, own_noise).min() for t, ratio in ratios.items()}
+      # What takes off nothing is a rounding error of the parabola.
+      cases[f'{kind}, {reading}'] = {
+        _BY_RATIO: float(1 - least['FeO2'] / least['FedAvg']),
+        **{_BY_OPTING_OUT.format(t): round(float(1 - later[t] / least[t]), 12) for t in ratios},
+        # Orthogonal features are point estimation in every coordinate.
+        **(_nearest(_APPENDIX_A_5, kept, own_noise) if 'orthogonal' in kind else {}),
+      }
   return Figure(
-    panels=tuple(panels), y_label='personal risk per coordinate (squared unit)', numbers=numbers
+    panels=tuple(panels), y_label='personal risk per coordinate (squared unit)', cases=cases
   )
 
 

@@ -38,12 +38,14 @@ class Figure:
     y_label: name of the y axis, which they share.
     log_y: whether the y axis is logarithmic.
     numbers: what is read off the curves, by name.
+    cases: the same for each of several cases, by its name and the number's.
   """
 
   panels: tuple[Panel, ...]
   y_label: str
   log_y: bool = False
   numbers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  cases: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
   def draw(self) -> figure.Figure:
     """The drawing."""

@@ -8,9 +8,10 @@ that each run needs more noise for the same (epsilon, delta) than a run that is 
 Where MR-MTL with that noise and the best lambda is worse than local training or FedAvg
 without tuning, it is better not to tune.
 
-The setting is the authors': K = 20 silos of n = 200 examples, sigma = 0.4, clip 1, epsilon
-0.25 at delta 1e-5, E[h] = 10 and eta in {-0.5, 0, 0.5, 1, 2, 5}. The tau of the three panels
-is not in the paper; those of `PANELS` are ours, one for each of its three cases.
+The paper's text has E[h] = 10, six pairs (eta, gamma) with eta >= -0.5, and 500 repetitions. The
+rest is ours: K = 20 silos of n = 200 examples, sigma = 0.4, clip 1, epsilon 0.25 at delta 1e-5,
+eta in {-0.5, 0, 0.5, 1, 2, 5}, and the tau of `PANELS`, one for each of the three cases. The
+claims are judged over a range of settings (`analysis.claims.silo`).
 """
 
 import dataclasses

@@ -279,16 +279,28 @@ def parity(folder: pathlib.Path, device: str) -> str:
 
 
 def two_devices(device: str) -> str:
-  """The self-check on two devices: two GPUs, two halves of one, or the CPU twice."""
+  """The self-check on two devices: two GPUs, two halves of one, or with `cpu` the CPU twice.
+
+  Returns:
+    Which devices they were.
+
+  Raises:
+    ValueError: TensorFlow sees no GPU where one is asked for, or the check failed.
+  """
   import tensorflow as tf
 
-  gpus = tf.config.list_physical_devices('GPU') if device == 'gpu' else []
-  if len(gpus) == 1:
-    half = tf.config.LogicalDeviceConfiguration(memory_limit=4096)
-    tf.config.set_logical_device_configuration(gpus[0], [half, half])
+  names = 'cpu,cpu'
+  if device == 'gpu':
+    gpus = tf.config.list_physical_devices('GPU')
+    if not gpus:
+      # The machine has one (`_count_gpus`): what then runs on its CPU is no evidence of a GPU.
+      raise ValueError('TensorFlow sees no GPU on this machine; nothing was checked')
+    if len(gpus) == 1:
+      half = tf.config.LogicalDeviceConfiguration(memory_limit=4096)
+      tf.config.set_logical_device_configuration(gpus[0], [half, half])
+    names = 'gpu:0,gpu:1'
   from runtime import self_check
 
-  names = 'gpu:0,gpu:1' if gpus else 'cpu,cpu'
   if not self_check.check(names, native=False):
     raise ValueError(f'the self-check on {names} failed')
   return names

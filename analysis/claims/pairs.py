@@ -30,7 +30,19 @@ class Pair:
   margin: float | None = None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Aside:
+  """What is said beside the comparisons, and judges nothing.
+
+  Attributes:
+    text: words with their numbers.
+  """
+
+  text: str
+
+
 EXACT: dict[str, Any] = dict(relation='equals', margin=1e-6)
+SAME: dict[str, Any] = dict(relation='equals', margin=0.0)
 
 
 def generator() -> np.random.Generator:

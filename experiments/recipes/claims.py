@@ -62,12 +62,16 @@ def judge_theory(claim: Claim, judge: Judge, pairs: Iterable[Any] | None = None)
   Args:
     claim: whose relation and margin hold for pairs without their own.
     judge: names the check.
-    pairs: instead of the check's.
+    pairs: instead of the check's; an `Aside` among them is said, and judges nothing.
   """
+  from analysis.claims.pairs import Aside
+
   if pairs is None:
     checks = importlib.import_module(f'analysis.claims.{claim.paper}')
     pairs = getattr(checks, judge.theory)()
-  pairs = list(pairs)
+  found = list(pairs)
+  besides = [one.text for one in found if isinstance(one, Aside)]
+  pairs = [one for one in found if not isinstance(one, Aside)]
   if not pairs:
     return Finding(met=None, text='nothing was compared')
   failed: list[Any] = []
@@ -92,7 +96,8 @@ def judge_theory(claim: Claim, judge: Judge, pairs: Iterable[Any] | None = None)
   if worst:
     text += f'; largest relative difference {worst:.1g}'
   words = '; '.join(f'{p.what}: {p.left:.4g} beside {p.right:.4g}' for p in shown)
-  return Finding(met=met, text=f'{text}. {words}' if words else text)
+  text = f'{text}. {words}' if words else text
+  return Finding(met=met, text='. '.join([text, *besides]))
 
 
 def judge_counts(claim: Claim, judge: Judge, data_dir: str | None) -> Finding:
@@ -144,13 +149,17 @@ def judge_runs(
   family = verdicts.read_families()[judge.family]
   recipe = recipes.read(judge.recipe)
   merged = _by_part(recipe, tables[judge.recipe])
+  impossible = list(recipe.impossible)
   for prefix, name in judge.with_.items():
-    of_other = _by_part(recipes.read(name), tables[name])
+    other = recipes.read(name)
+    of_other = _by_part(other, tables[name])
     merged.update({f'{prefix}.{part}': table for part, table in of_other.items()})
+    impossible += [dataclasses.replace(i, part=f'{prefix}.{i.part}') for i in other.impossible]
   assert claim.measure is not None
   runs = measures.Runs(
     tables=merged, terms=family['terms'], values=judge.values,
     tuning_seeds=family['tuning_seeds'], seeds=_seeds_in_steps(recipe),
+    cannot_be_had=tuple(impossible),
   )  # fmt: skip
   found = measures.judge(
     claim.measure, runs, relation=claim.relation, margin=claim.margin, cells=claim.tolerance

@@ -19,11 +19,13 @@ class Impossible:
     part: the sweep.
     where: their settings by name.
     because: words of the reason; what fails for another reason was not expected.
+    sentence: the reason to be read, where a verdict would need such a run.
   """
 
   part: str
   where: Mapping[str, Any]
   because: str
+  sentence: str = ''
 
   def __post_init__(self):
     unknown = sorted(self.where.keys() - settings().keys())
@@ -36,6 +38,10 @@ class Impossible:
     """Whether a run that failed is one of these."""
     own = {name: sweep_table.cell(getattr(config, name)) for name in self.where}
     return own == {n: from_json(v) for n, v in self.where.items()} and self.because in reason
+
+  def concerns(self, part: str, where: Mapping[str, Any]) -> bool:
+    """Whether all runs of a part with such settings are among these."""
+    return part == self.part and self.where.items() <= where.items()
 
 
 def from_json(value: Any) -> Any:

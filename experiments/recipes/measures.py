@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.folder.metrics import EVERYONE
-from experiments.recipes import rules
+from experiments.recipes import impossible, rules
 from experiments.recipes.impossible import from_json
 from experiments.recipes.rules import Finding
 from experiments.sweeps import table as sweep_table
@@ -58,6 +58,7 @@ class Runs:
     values: what '$name' stands for.
     tuning_seeds: how many of the first seeds choose settings; the others judge.
     tried: from how many settings each method's was chosen, written down while judging.
+    cannot_be_had: the runs of which the recipe says beforehand that they cannot be had.
     seeds: all seeds of a recipe in two steps, of which those that judge were run with chosen
       settings only; none where all were run with all.
 
@@ -69,6 +70,7 @@ class Runs:
   values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   tuning_seeds: int = 0
   tried: dict[str, int] = dataclasses.field(default_factory=dict)
+  cannot_be_had: tuple[impossible.Impossible, ...] = ()
   seeds: tuple[int, ...] = ()
   _known: dict[tuple[str, str, str], tuple[pd.DataFrame, pd.DataFrame]] = dataclasses.field(
     default_factory=dict
@@ -125,12 +127,12 @@ class Runs:
         if any(t.get('raw') for t in candidates):
           raise Impossible(f'a term of {kind} is raw as a whole: it chooses by utilities')
         means = [float(np.mean(self.of(t, tuning=True))) for t in candidates]
+        self._note_choice(candidates)
         chosen = candidates[int(pick(means))]
         return self.of({**chosen, 'raw': True} if term.get('raw') else chosen, tuning=tuning)
     grid = self._grid(term)
     if term.get('choose') and len(grid) > 1:
-      method = self.filled(term.get('where', {}).get('method', term['part']))
-      self.tried[method] = max(self.tried.get(method, 0), len(grid))
+      self._note(self._method(term), len(grid))
       grid = grid.loc[[self._best(term)]]
     if len(grid) != 1:
       raise Impossible(f'{len(grid)} settings of part {term["part"]} match {term.get("where")}')
@@ -142,6 +144,28 @@ class Runs:
     if judging.isna().any(axis=None):
       raise Impossible(f'{setting} of part {place} was not run with the seeds that judge')
     return judging.to_numpy()[0]
+
+  def _method(self, term: Mapping[str, Any]) -> str:
+    """Whose settings a term of `part` has."""
+    return self.filled(term.get('where', {}).get('method', term['part']))
+
+  def _note(self, what: str, count: int) -> None:
+    self.tried[what] = max(self.tried.get(what, 0), count)
+
+  def _note_choice(self, candidates: Sequence[Mapping[str, Any]]) -> None:
+    """Writes down from how many settings of one method the better of some terms was chosen."""
+    by_method: dict[str, list[Mapping[str, Any]]] = {}
+    for term in candidates:
+      if 'part' in term:
+        by_method.setdefault(self._method(term), []).append(term)
+    for method, terms in by_method.items():
+      wheres = [self._place(term)[1] for term in terms]
+      values = {name: [where.get(name) for where in wheres] for name in wheres[0]}
+      varied = {name: found for name, found in values.items() if len({*found}) > 1}
+      if varied:
+        words = '; '.join(f'{name} {", ".join(map(str, v))}' for name, v in varied.items())
+        counts = [len(self._grid(term)) if term.get('choose') else 1 for term in terms]
+        self._note(f'{method} ({words})', sum(counts))
 
   def _reads(self, part: str, setting: str) -> None:
     """Told of every setting whose judging seeds are read."""
@@ -187,9 +211,19 @@ class Runs:
       is_there[judging] |= every[judging].isna()
     complete = every[is_there.all(axis=1)]
     if complete.empty:
-      part, where = self._place(term)
-      raise Impossible(f'no runs of part {part} have {self._metric(term)} for {where}')
+      raise Impossible(self._why_none(term))
     return complete
+
+  def _why_none(self, term: Mapping[str, Any]) -> str:
+    """Why no run matches a term, in a sentence."""
+    part, where = self._place(term)
+    settings = ', '.join(f'{name} {value}' for name, value in where.items())
+    what = f'part {part} with {settings}' if settings else f'part {part}'
+    plain = {name: from_json(value) for name, value in where.items()}
+    for one in self.cannot_be_had:
+      if one.concerns(part, plain):
+        return f'{what} cannot be run: {one.sentence or one.because}'
+    return f'{what} has no runs with {self._metric(term)}'
 
   def _metric(self, term: Mapping[str, Any]) -> str:
     """The name in the table of what a term reads."""
@@ -304,7 +338,8 @@ def judge(
   """Applies a measure.
 
   Args:
-    measure: {'rule': ..., ...}.
+    measure: {'rule': ..., ...}; 'beside' lists terms that are said beside it and judge nothing,
+      {'what': words, 'of': term}.
     runs: of the recipe.
     relation: the claim's, unless the measure has its own.
     margin: likewise; one by data set is looked up by the value 'data_name', and is 0 where a
@@ -332,7 +367,12 @@ def judge(
       if label:
         found = dataclasses.replace(found, text=f'{label}: {found.text}')
       findings.append(found)
-    return rules.together(findings, needed=measure.get('needed', 'all'))
+    found = rules.together(findings, needed=measure.get('needed', 'all'))
+    besides = [
+      f'; {beside["what"]}: {rules.difference(runs.of(beside["of"]))}'
+      for beside in measure.get('beside', ())
+    ]
+    return dataclasses.replace(found, text=found.text + ''.join(besides))
   except (Impossible, ValueError) as error:
     return Finding(met=None, text=str(error))
 
@@ -347,11 +387,15 @@ def _nearest(what: Mapping[str, Any], runs: Runs) -> Runs:
 
 
 def _margin(measure: Mapping[str, Any], runs: Runs, margin: Any) -> float | None:
-  margin = measure.get('margin', margin)
   if runs.values.get('sign_only'):
     return 0.0
+  return listed_margin(measure.get('margin', margin), runs.values)
+
+
+def listed_margin(margin: Any, values: Mapping[str, Any]) -> float | None:
+  """A claim's margin as the list has it, on the data set of a judge's values."""
   if isinstance(margin, Mapping):
-    return margin[runs.values['data_name']]
+    return margin[values['data_name']]
   return margin if isinstance(margin, int | float) else None
 
 

@@ -60,6 +60,7 @@ class Recipe:
     figures: names of the report's figures which show what the paper's shows.
     table: metrics that the page lists for every setting of every part.
     notes: what a reader has to know, such as how open hyper-parameters were chosen.
+    differs: in what the runs are not those that a claim asks for; said beside its verdict.
     tuned_on_test: whether hyper-parameters are chosen on test data, as the paper did.
   """
 
@@ -79,6 +80,7 @@ class Recipe:
   figures: tuple[str, ...] = ()
   table: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
+  differs: str = ''
   tuned_on_test: bool = False
 
   def __post_init__(self):

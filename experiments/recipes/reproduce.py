@@ -144,7 +144,7 @@ def analyse(recipe: Recipe, drawings: pathlib.Path) -> dict[str, pd.DataFrame]:
     drawings: folder of figure.png, figure.svg and figure.csv.
 
   Returns:
-    The table of its numbers, as `run` gives one.
+    The table of its numbers, as `run` gives one; its cases are settings.
   """
   figure = recipe.analyse()
   drawings.mkdir(parents=True, exist_ok=True)
@@ -152,8 +152,12 @@ def analyse(recipe: Recipe, drawings: pathlib.Path) -> dict[str, pd.DataFrame]:
     figures.save(figure.draw(), drawings / 'figure')
   with files.writing_atomically(drawings / 'figure.csv') as temporary:
     figure.table().to_csv(temporary, index=False)
-  numbers = pd.DataFrame({'metric': list(figure.numbers), 'value': list(figure.numbers.values())})
-  return {'analysis': numbers.assign(group=EVERYONE, setting='')}
+  rows = [
+    {'setting': case, 'metric': name, 'value': value}
+    for case, numbers in {'': figure.numbers, **figure.cases}.items()
+    for name, value in numbers.items()
+  ]
+  return {'analysis': pd.DataFrame(rows).assign(group=EVERYONE)}
 
 
 def compare(recipe: Recipe, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

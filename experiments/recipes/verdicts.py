@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.folder import files
-from experiments.recipes import recipes, rules
+from experiments.recipes import measures, recipes, rules
 
 MET, NOT_MET, NOT_RUN, NO_DATA = 'met', 'not met', 'not run', 'data not to be had'
 VERDICTS = (MET, NOT_MET, NOT_RUN, NO_DATA)
@@ -296,9 +296,10 @@ def page(claims: Sequence[Claim], stored: Stored) -> str:
     "is two paired standard errors, below six seeds Student's t at 95 %. 'More' and 'less' have to "
     'exceed the margin and the error. Settings are chosen on seeds that judge nothing, from one '
     'grid for all methods. A claim is met when it is met on all data sets that were run; a verdict '
-    "on a stand-in never stands for the paper's data. *May differ* says of which stand-ins the "
-    'list did not ask for the claim, and why; they are judged and count all the same. Accuracies '
-    'are in points.',
+    "on a stand-in never stands for the paper's data. Beside a data set stands in what its runs "
+    'are not those of the claim, and where the list asks a stand-in for the sign of a difference '
+    'only, without the margin. *May differ* says of which stand-ins it did not ask for the claim, '
+    'and why; they are judged and count all the same. Accuracies are in points.',
     '',
     '| paper | ' + ' | '.join(VERDICTS) + ' | all |',
     '| --- |' + ' --- |' * (len(VERDICTS) + 1),
@@ -329,13 +330,25 @@ def table(judged: Sequence[Judged], stored: Stored) -> list[str]:
     said = f'{found.text}{seeds}' + (f' *{found.remark}*' if found.remark else '')
     new = claim.id != before
     first = (f'`{claim.id}`', f'{claim.what} ({claim.where})') if new else ('', '')
-    may = f' (may differ: {judge.may_differ})' if judge.may_differ else ''
-    cells = (*first, judge.data + may, _plainly(found.verdict), said)
+    beside = _beside_the_data(claim, judge)
+    data = judge.data + (f' ({"; ".join(beside)})' if beside else '')
+    cells = (*first, data, _plainly(found.verdict), said)
     lines.append(
       '| ' + ' | '.join(re.sub(r'\s+', ' ', cell.replace('|', '/')) for cell in cells) + ' |'
     )
     before = claim.id
   return lines
+
+
+def _beside_the_data(claim: Claim, judge: Judge) -> list[str]:
+  """What is not as the claim has it on a stand-in: its runs, its margin, whether it has to hold."""
+  found = [recipes.read(name).differs for name in judge.recipes]
+  if judge.values.get('sign_only'):
+    margin = measures.listed_margin(claim.margin, judge.values)
+    found.append(f"in sign only, the margin of {margin:g} is for the paper's data")
+  if judge.may_differ:
+    found.append(f'may differ: {judge.may_differ}')
+  return [words for words in found if words]
 
 
 def in_short(judged: Sequence[Judged], stored: Stored) -> str:

@@ -3,9 +3,11 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 from benchmarks import gpu_evidence
 from benchmarks.gpu_evidence import Piece
+from runtime import self_check
 
 WRITES = 'import pathlib, sys; p = pathlib.Path(sys.argv[1]); p.write_text(p.read_text() + "x")'
 # Counts its calls; the second one finishes.
@@ -63,6 +65,36 @@ def test_failures_and_missing_gpus_are_said(tmp_path):
   text = gpu_evidence.page({'p': json.loads((tmp_path / 'p' / 'record.json').read_text())},
                            [failing], 'cpu', tiny=True)  # fmt: skip
   assert '**failed**' in text and 'no evidence' in text
+
+
+@pytest.mark.slow
+def test_a_gpu_that_tensorflow_does_not_see_is_a_failure(tmp_path, monkeypatch):
+  """As on a machine whose driver lists GPUs: the two devices are not silently two cores."""
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '-1')
+  (piece,) = (piece for piece in gpu_evidence.pieces('gpu') if piece.name == 'two_gpus')
+  record = gpu_evidence.run_piece(piece, tmp_path / 'two', gpus=1)
+  assert record['state'] == gpu_evidence.FAILED
+  assert 'TensorFlow sees no GPU' in record['text'] and 'cpu,cpu' not in record['text']
+
+
+@pytest.mark.parametrize(
+  ('device', 'seen', 'checked'),
+  [('cpu', 0, 'cpu,cpu'), ('gpu', 2, 'gpu:0,gpu:1'), ('gpu', 1, 'gpu:0,gpu:1'), ('gpu', 0, None)],
+)
+def test_two_devices_are_those_that_are_asked_for(monkeypatch, device, seen, checked):
+  asked, halved = [], []
+  monkeypatch.setattr(tf.config, 'list_physical_devices', lambda kind: [kind] * seen)
+  monkeypatch.setattr(
+    tf.config, 'set_logical_device_configuration', lambda gpu, parts: halved.extend(parts)
+  )
+  monkeypatch.setattr(self_check, 'check', lambda names, native: asked.append(names) or True)
+  if checked is None:
+    with pytest.raises(ValueError, match='TensorFlow sees no GPU'):
+      gpu_evidence.two_devices(device)
+  else:
+    assert gpu_evidence.two_devices(device) == checked
+  assert asked == [checked] * (checked is not None)
+  assert len(halved) == 2 * (seen == 1)
 
 
 def test_every_piece_has_a_command_below_ten_minutes(tmp_path):

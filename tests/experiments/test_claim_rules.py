@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.recipes import measures, rules
+from experiments.recipes import impossible, measures, rules
 
 
 def test_paired_errors():
@@ -225,6 +225,48 @@ def test_settings_are_chosen_on_seeds_that_do_not_judge():
     'no tuning seeds'
     in _judge({'rule': 'order', 'left': 'mr_mtl', 'right': 'local'}, tuning_seeds=0).text
   )
+
+
+def test_the_better_of_a_methods_settings_was_chosen_from_all_of_them():
+  """Of fixed settings as many as there are; of chosen ones those of each are counted together."""
+  strengths = [
+    {'part': 'mr_mtl', 'where': {'mtl_lambda': 0.1}}, {'part': 'mr_mtl', 'where': {'mtl_lambda': 1}}
+  ]  # fmt: skip
+  runs = _runs()
+  runs.of({'better_of': strengths})
+  assert runs.tried == {'mr_mtl (mtl_lambda 0.1, 1)': 2}
+  runs = _runs()
+  both = {'part': 'mr_mtl', 'choose': True}
+  budgets = [{**both, 'where': {'target_epsilon': x}} for x in (1.0, 2.0)]
+  twice = MR_MTL.assign(target_epsilon=2.0, setting=MR_MTL['setting'] + '-2')
+  runs = _runs(tables={'mr_mtl': pd.concat([MR_MTL, twice])})
+  runs.of({'better_of': budgets})
+  assert runs.tried == {'mr_mtl': 2, 'mr_mtl (target_epsilon 1.0, 2.0)': 4}
+  runs = _runs()
+  runs.of({'better_of': ['local', 'fedavg']})  # two methods of one setting each
+  assert runs.tried == {}
+
+
+def test_what_is_said_beside_a_comparison_does_not_judge():
+  order = {'rule': 'order', 'left': 'mr_mtl', 'right': 'local'}
+  beside = [{'what': 'to FedAvg', 'of': {'minus': ['mr_mtl', 'fedavg']}}]
+  plain, found = _judge(order), _judge({**order, 'beside': beside})
+  gap = rules.difference(_runs().of('mr_mtl'), _runs().of('fedavg'))
+  assert found.met == plain.met and found.text == f'{plain.text}; to FedAvg: {gap}'
+
+
+def test_runs_that_are_not_there_are_missed_in_a_sentence():
+  order = {'rule': 'order', 'left': 'mr_mtl', 'right': 'local'}
+  found = _judge(order, values={'metric': 'test_mse', 'epsilon': 3.0})
+  assert found.met is None
+  assert found.text == 'part mr_mtl with target_epsilon 3.0 has no runs with test_mse'
+  expected = impossible.Impossible(
+    part='mr_mtl', where={'target_epsilon': 3.0}, because='spend', sentence='nothing is left'
+  )
+  found = _judge(order, values={'metric': 'test_mse', 'epsilon': 3.0}, cannot_be_had=(expected,))
+  assert found.text == 'part mr_mtl with target_epsilon 3.0 cannot be run: nothing is left'
+  found = _judge(order, values={'metric': 'test_mse', 'epsilon': 4.0}, cannot_be_had=(expected,))
+  assert 'has no runs with test_mse' in found.text
 
 
 def test_orders_of_utilities_and_of_raw_errors():
