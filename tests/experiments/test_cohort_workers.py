@@ -1,15 +1,11 @@
 """A run over worker processes: the numbers of one process, also when a worker is killed."""
 
-import contextlib
 import os
-import pathlib
 import re
 import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -19,10 +15,10 @@ from experiments.folder import checkpoints
 from experiments.running import runner
 from experiments.running.parts import Callback
 from runtime.hosts import ray_crew
+from tests.experiments import watching
 from tests.runtime import example_process as example
 from tests.runtime.local_crew import LocalCrew
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = dict(
   dataset='exam', privacy='example', delta=1e-3, target_epsilon=4.0, rounds=8, eval_every=4,
   checkpoint_every=3, device='cpu', noise_key='rehearsal',
@@ -115,43 +111,58 @@ def _in_memory(result):
   return states.to_numpy() if isinstance(states, runtime.StoredStates) else states
 
 
-def _processes_of(mark):
-  """The processes that have a word in their environment."""
-  found = []
-  for process in pathlib.Path('/proc').glob('[0-9]*'):
-    with contextlib.suppress(OSError):
-      if mark.encode() in (process / 'environ').read_bytes():
-        found.append(int(process.name))
-  return found
+def _recorded(folder):
+  """What a run in a folder has come to: its metrics, and its server's last state."""
+  rows = pd.read_parquet(folder / 'metrics.parquet').itertuples(index=False)
+  last = checkpoints.load(sorted(folder.glob('checkpoints/round_*.npz'))[-1])
+  server = {n: value for n, value in last.arrays.items() if n.startswith('server/')}
+  return {tuple(row[:-1]): row[-1] for row in rows}, server
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_worker_of_the_command_line_is_killed_and_replaced(tmp_path):
+  """The one run over real workers that is made at every change."""
+  settings = {**FEDERATIONS['cross-device'], 'rounds': 200, 'eval_every': 200}
+  settings['checkpoint_every'] = 10
+  run({**settings, 'output_dir': str(tmp_path / 'plain')})
+  with watching.command(settings, tmp_path / 'killed', '--cohort_workers=2') as command:
+    addresses = command.wait_for(tmp_path / 'killed/run', 'checkpoints/round_*.npz')
+    killed, _ = command.cohort_workers()
+    os.kill(killed, signal.SIGKILL)
+    assert command.process.wait(180) == 0, command.said()
+    command.assert_ended()
+  words = 'cohort worker [01] was lost and has been replaced; going on after round ([0-9]+)'
+  assert 0 < int(re.findall(words, command.said())[0]) < 200
+  assert addresses and addresses <= watching.LOOPBACK
+  (expected, server), (values, found) = (
+    _recorded(tmp_path / name) for name in ('plain', 'killed/run')
+  )
+  assert values.keys() == expected.keys()
+  np.testing.assert_allclose(
+    [values[k] for k in expected], list(expected.values()), rtol=1e-3, atol=1e-5
+  )
+  assert found.keys() == server.keys()
+  example.assert_same(list(server.values()), [found[name] for name in server], rtol=1e-4)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_sigint_ends_all_workers_and_the_run_goes_on_later(tmp_path):
-  """As from a terminal: every process of the group has the signal, the workers too."""
-  mark, folder = f'TEST_OF={tmp_path}', tmp_path / 'run'
-  flags = [f'--{n}={v}' for n, v in FEDERATIONS['cross-device'].items() if n != 'rounds']
-  flags += ['--rounds=100000', '--cohort_workers=2', f'--output_dir={folder}']
-  with open(tmp_path / 'said', 'w') as said:
-    process = subprocess.Popen(
-      [sys.executable, 'run_experiment.py', *flags], cwd=ROOT, stdin=subprocess.DEVNULL,
-      stdout=said, stderr=said, start_new_session=True,
-      env={**os.environ, 'TEST_OF': str(tmp_path)},
-    )  # fmt: skip
-  while not list(folder.glob('checkpoints/round_*.npz')):
-    assert process.poll() is None, (tmp_path / 'said').read_text()
-    time.sleep(0.2)
-  assert len(_processes_of(mark)) > 3  # ours, the workers, Ray's
-  os.killpg(process.pid, signal.SIGINT)
-  assert process.wait(300) == 130
-  last = (tmp_path / 'said').read_text().splitlines()[-1]
+@pytest.mark.parametrize(
+  ('number', 'to_all'), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+)
+def test_a_signal_ends_all_workers_and_the_run_goes_on_later(tmp_path, number, to_all):
+  """SIGINT as from a terminal, to every process of the group; SIGTERM to the command alone, too."""
+  settings = {**FEDERATIONS['cross-device'], 'rounds': 100000}
+  with watching.command(settings, tmp_path, '--cohort_workers=2') as command:
+    command.wait_for(tmp_path / 'run', 'checkpoints/round_*.npz')
+    assert len(command.processes()) > 3 and len(command.cohort_workers()) == 2
+    (os.killpg if to_all else os.kill)(command.process.pid, number)
+    assert command.process.wait(300) == 128 + number, command.said()
+    command.assert_ended(10)
+  last = command.said().splitlines()[-1]
   assert re.match(r'stopped after round \d+ of 100000; continue with .*--resume', last)
-  for _ in range(100):
-    if not _processes_of(mark):
-      break
-    time.sleep(0.1)
-  assert not _processes_of(mark)
-  kept = sorted(folder.glob('checkpoints/round_*.npz'))[-1]
+  kept = sorted(tmp_path.glob('run/checkpoints/round_*.npz'))[-1]
   assert int(kept.stem.removeprefix('round_')) == int(re.findall(r'round (\d+) of', last)[0])
   assert len(checkpoints.load(kept).shards.files) == 2
 
