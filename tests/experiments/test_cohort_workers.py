@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,8 @@ FEDERATIONS = {
   ),
 }  # fmt: skip
 FEDERATIONS['on disk'] = {**FEDERATIONS['cross-device'], 'client_states': 'disk'}
+# Of rounds enough for a worker to be killed from outside between the first and the last.
+SPREAD = {**FEDERATIONS['cross-device'], 'rounds': 200, 'eval_every': 200, 'checkpoint_every': 10}
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -111,6 +114,80 @@ def _in_memory(result):
   return states.to_numpy() if isinstance(states, runtime.StoredStates) else states
 
 
+INSIDE = {
+  'in memory': dict(cohort_workers=2),
+  'on disk': dict(cohort_workers=2, client_states='disk'),
+  'in a tree': dict(cohort_workers=3, cohort_fan_in=2),
+}
+
+
+class KillerInside(Callback):
+  """Ends a worker at work, in a round of which all the others have done their part."""
+
+  def __init__(self, ray, crews, round_, monkeypatch):
+    self._ray, self._crews, self._round = ray, crews, round_
+    self._due = self.killed = None
+    self._tasks = {}  # what the members' last ones give
+    self._gather = ray_crew.RayCrew.gather
+    monkeypatch.setattr(
+      ray_crew.RayCrew, 'gather', lambda crew, calls: self._meanwhile(crew, calls)
+    )
+    for name in ('call', 'call_for_two'):
+      monkeypatch.setattr(ray_crew.RayCrew, name, self._noted(getattr(ray_crew.RayCrew, name)))
+
+  def after_round(self, round_, metrics):
+    if round_ == self._round and not self.killed:
+      (crew,) = self._crews
+      self._due = crew.gather({1: crew._members[1].ready.remote()})[1]
+
+  def _noted(self, plain):
+    def call(crew, index, method, *arguments):
+      found = plain(crew, index, method, *arguments)
+      if method in ('work', 'work_for_totals'):
+        self._tasks[index] = found if method == 'work' else found[1]
+      return found
+
+    return call
+
+  def _meanwhile(self, crew, calls):
+    if self._due and calls == self._tasks:
+      while not watching.command_line(self._due).startswith('ray::_Actor.call'):
+        assert not self._ray.wait([calls[1]], timeout=0.01)[0]
+      os.kill(self._due, signal.SIGSTOP)
+      others = [call for index, call in calls.items() if index != 1]
+      done, _ = self._ray.wait(others, num_returns=len(others), timeout=120)
+      assert done == others and not self._ray.wait([calls[1]], timeout=0)[0]
+      os.kill(self._due, signal.SIGKILL)
+      self._due, self.killed = None, self._due
+    return self._gather(crew, calls)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize('where', INSIDE)
+def test_a_worker_that_is_lost_at_work_changes_no_bit(
+  where, _ray, tmp_path, monkeypatch, crews, capsys
+):
+  """The others have written the round's states, which the round that is run again must not find."""
+  settings = {**FEDERATIONS['cross-device'], **INSIDE[where], 'rounds': 6, 'eval_every': 6}
+  settings |= {'clients_per_round': 20, 'local_epochs': 10_000}  # some tenths of a second
+  (plain, expected), _ = run(settings), crews.clear()
+  killer = KillerInside(_ray, crews, 4, monkeypatch)
+  found, values = run({**settings, 'output_dir': str(tmp_path / 'run')}, callbacks=[killer])
+  assert killer.killed
+  after = '[45]' if where == 'on disk' else '3'
+  words = f'cohort worker 1 was lost and has been replaced; going on after round {after}'
+  assert re.search(words, capsys.readouterr().err)
+  for one, other in zip(
+    tf.nest.flatten([plain.server_state, _in_memory(plain)]),
+    tf.nest.flatten([found.server_state, _in_memory(found)]),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(one, other)
+  assert values == expected
+  assert found.privacy == plain.privacy
+
+
 def _recorded(folder):
   """What a run in a folder has come to: its metrics, and its server's last state."""
   rows = pd.read_parquet(folder / 'metrics.parquet').itertuples(index=False)
@@ -123,10 +200,8 @@ def _recorded(folder):
 @pytest.mark.timeout(400)
 def test_a_worker_of_the_command_line_is_killed_and_replaced(tmp_path):
   """The one run over real workers that is made at every change."""
-  settings = {**FEDERATIONS['cross-device'], 'rounds': 200, 'eval_every': 200}
-  settings['checkpoint_every'] = 10
-  run({**settings, 'output_dir': str(tmp_path / 'plain')})
-  with watching.command(settings, tmp_path / 'killed', '--cohort_workers=2') as command:
+  run({**SPREAD, 'output_dir': str(tmp_path / 'plain')})
+  with watching.command(SPREAD, tmp_path / 'killed', '--cohort_workers=2') as command:
     addresses = command.wait_for(tmp_path / 'killed/run', 'checkpoints/round_*.npz')
     killed, _ = command.cohort_workers()
     os.kill(killed, signal.SIGKILL)
@@ -144,6 +219,47 @@ def test_a_worker_of_the_command_line_is_killed_and_replaced(tmp_path):
   )
   assert found.keys() == server.keys()
   example.assert_same(list(server.values()), [found[name] for name in server], rtol=1e-4)
+
+
+@pytest.fixture(scope='module', name='cluster')
+def _cluster(tmp_path_factory):
+  with watching.somebodys_cluster(tmp_path_factory.mktemp('cluster')) as found:
+    yield found
+
+
+@pytest.fixture(scope='module', name='on_its_own')
+def _on_its_own(tmp_path_factory):
+  """What a run comes to on a cluster that lives as long as it does."""
+  folder = tmp_path_factory.mktemp('own')
+  with watching.command(SPREAD, folder, '--cohort_workers=2') as command:
+    assert command.process.wait(180) == 0, command.said()
+  return _recorded(folder / 'run')
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize('kills', [0, 1])
+def test_somebodys_cluster_gives_the_same_bits(tmp_path, cluster, on_its_own, kills):
+  address, server = cluster
+  flags = ('--cohort_workers=2', f'--cluster={address}')
+  with watching.command(SPREAD, tmp_path, *flags) as command:
+    addresses = command.wait_for(tmp_path / 'run', 'checkpoints/round_*.npz')
+    workers = server.cohort_workers()
+    assert len(workers) == 2 and not command.cohort_workers()
+    for pid in workers[:kills]:
+      os.kill(pid, signal.SIGKILL)
+    assert command.process.wait(180) == 0, command.said()
+    command.assert_ended()
+  assert command.said().count('was lost and has been replaced') == kills
+  assert not addresses  # all that listens is the cluster's
+  (values, found), (expected, state) = _recorded(tmp_path / 'run'), on_its_own
+  assert values == expected and found.keys() == state.keys()
+  for name, leaf in state.items():
+    np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+  until = time.monotonic() + 20
+  while server.cohort_workers():  # they are a run's, the cluster is not
+    assert time.monotonic() < until
+    time.sleep(0.1)
 
 
 @pytest.mark.exhaustive
