@@ -1,16 +1,13 @@
 """A run over worker processes: the numbers of one process, also when a worker is killed."""
 
-import contextlib
 import os
-import pathlib
 import re
 import signal
-import subprocess
-import sys
 import time
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -20,10 +17,10 @@ from experiments.folder import checkpoints
 from experiments.running import runner
 from experiments.running.parts import Callback
 from runtime.hosts import ray_crew
+from tests.experiments import watching
 from tests.runtime import example_process as example
 from tests.runtime.local_crew import LocalCrew
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SMALL = dict(
   dataset='exam', privacy='example', delta=1e-3, target_epsilon=4.0, rounds=8, eval_every=4,
   checkpoint_every=3, device='cpu', noise_key='rehearsal',
@@ -37,6 +34,8 @@ FEDERATIONS = {
   ),
 }  # fmt: skip
 FEDERATIONS['on disk'] = {**FEDERATIONS['cross-device'], 'client_states': 'disk'}
+# Of rounds enough for a worker to be killed from outside between the first and the last.
+SPREAD = {**FEDERATIONS['cross-device'], 'rounds': 200, 'eval_every': 200, 'checkpoint_every': 10}
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -116,43 +115,171 @@ def _in_memory(result):
   return states.to_numpy() if isinstance(states, runtime.StoredStates) else states
 
 
-def _processes_of(mark):
-  """The processes that have a word in their environment."""
-  found = []
-  for process in pathlib.Path('/proc').glob('[0-9]*'):
-    with contextlib.suppress(OSError):
-      if mark.encode() in (process / 'environ').read_bytes():
-        found.append(int(process.name))
-  return found
+INSIDE = {
+  'in memory': dict(cohort_workers=2),
+  'on disk': dict(cohort_workers=2, client_states='disk'),
+  'in a tree': dict(cohort_workers=3, cohort_fan_in=2),
+}
+
+
+class KillerInside(Callback):
+  """Ends a worker at work, in a round of which all the others have done their part."""
+
+  def __init__(self, ray, crews, round_, monkeypatch):
+    self._ray, self._crews, self._round = ray, crews, round_
+    self._due = self.killed = None
+    self._tasks = {}  # what the members' last ones give
+    self._gather = ray_crew.RayCrew.gather
+    monkeypatch.setattr(
+      ray_crew.RayCrew, 'gather', lambda crew, calls: self._meanwhile(crew, calls)
+    )
+    for name in ('call', 'call_for_two'):
+      monkeypatch.setattr(ray_crew.RayCrew, name, self._noted(getattr(ray_crew.RayCrew, name)))
+
+  def after_round(self, round_, metrics):
+    if round_ == self._round and not self.killed:
+      (crew,) = self._crews
+      self._due = crew.gather({1: crew._members[1].ready.remote()})[1]
+
+  def _noted(self, plain):
+    def call(crew, index, method, *arguments):
+      found = plain(crew, index, method, *arguments)
+      if method in ('work', 'work_for_totals'):
+        self._tasks[index] = found if method == 'work' else found[1]
+      return found
+
+    return call
+
+  def _meanwhile(self, crew, calls):
+    if self._due and calls == self._tasks:
+      while not watching.command_line(self._due).startswith('ray::_Actor.call'):
+        assert not self._ray.wait([calls[1]], timeout=0.01)[0]
+      os.kill(self._due, signal.SIGSTOP)
+      others = [call for index, call in calls.items() if index != 1]
+      done, _ = self._ray.wait(others, num_returns=len(others), timeout=120)
+      assert done == others and not self._ray.wait([calls[1]], timeout=0)[0]
+      os.kill(self._due, signal.SIGKILL)
+      self._due, self.killed = None, self._due
+    return self._gather(crew, calls)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_sigint_ends_all_workers_and_the_run_goes_on_later(tmp_path):
-  """As from a terminal: every process of the group has the signal, the workers too."""
-  mark, folder = f'TEST_OF={tmp_path}', tmp_path / 'run'
-  flags = [f'--{n}={v}' for n, v in FEDERATIONS['cross-device'].items() if n != 'rounds']
-  flags += ['--rounds=100000', '--cohort_workers=2', f'--output_dir={folder}']
-  with open(tmp_path / 'said', 'w') as said:
-    process = subprocess.Popen(
-      [sys.executable, 'run_experiment.py', *flags], cwd=ROOT, stdin=subprocess.DEVNULL,
-      stdout=said, stderr=said, start_new_session=True,
-      env={**os.environ, 'TEST_OF': str(tmp_path)},
-    )  # fmt: skip
-  while not list(folder.glob('checkpoints/round_*.npz')):
-    assert process.poll() is None, (tmp_path / 'said').read_text()
-    time.sleep(0.2)
-  assert len(_processes_of(mark)) > 3  # ours, the workers, Ray's
-  os.killpg(process.pid, signal.SIGINT)
-  assert process.wait(300) == 130
-  last = (tmp_path / 'said').read_text().splitlines()[-1]
-  assert re.match(r'stopped after round \d+ of 100000; continue with .*--resume', last)
-  for _ in range(100):
-    if not _processes_of(mark):
-      break
+@pytest.mark.parametrize('where', INSIDE)
+def test_a_worker_that_is_lost_at_work_changes_no_bit(
+  where, _ray, tmp_path, monkeypatch, crews, capsys
+):
+  """The others have written the round's states, which the round that is run again must not find."""
+  settings = {**FEDERATIONS['cross-device'], **INSIDE[where], 'rounds': 6, 'eval_every': 6}
+  settings |= {'clients_per_round': 20, 'local_epochs': 10_000}  # some tenths of a second
+  (plain, expected), _ = run(settings), crews.clear()
+  killer = KillerInside(_ray, crews, 4, monkeypatch)
+  found, values = run({**settings, 'output_dir': str(tmp_path / 'run')}, callbacks=[killer])
+  assert killer.killed
+  after = '[45]' if where == 'on disk' else '3'
+  words = f'cohort worker 1 was lost and has been replaced; going on after round {after}'
+  assert re.search(words, capsys.readouterr().err)
+  for one, other in zip(
+    tf.nest.flatten([plain.server_state, _in_memory(plain)]),
+    tf.nest.flatten([found.server_state, _in_memory(found)]),
+    strict=True,
+  ):
+    np.testing.assert_array_equal(one, other)
+  assert values == expected
+  assert found.privacy == plain.privacy
+
+
+def _recorded(folder):
+  """What a run in a folder has come to: its metrics, and its server's last state."""
+  rows = pd.read_parquet(folder / 'metrics.parquet').itertuples(index=False)
+  last = checkpoints.load(sorted(folder.glob('checkpoints/round_*.npz'))[-1])
+  server = {n: value for n, value in last.arrays.items() if n.startswith('server/')}
+  return {tuple(row[:-1]): row[-1] for row in rows}, server
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_worker_of_the_command_line_is_killed_and_replaced(tmp_path):
+  """The one run over real workers that is made at every change."""
+  run({**SPREAD, 'output_dir': str(tmp_path / 'plain')})
+  with watching.command(SPREAD, tmp_path / 'killed', '--cohort_workers=2') as command:
+    addresses = command.wait_for(tmp_path / 'killed/run', 'checkpoints/round_*.npz')
+    killed, _ = command.cohort_workers()
+    os.kill(killed, signal.SIGKILL)
+    assert command.process.wait(180) == 0, command.said()
+    command.assert_ended()
+  words = 'cohort worker [01] was lost and has been replaced; going on after round ([0-9]+)'
+  assert 0 < int(re.findall(words, command.said())[0]) < 200
+  assert addresses and addresses <= watching.LOOPBACK
+  (expected, server), (values, found) = (
+    _recorded(tmp_path / name) for name in ('plain', 'killed/run')
+  )
+  assert values.keys() == expected.keys()
+  np.testing.assert_allclose(
+    [values[k] for k in expected], list(expected.values()), rtol=1e-3, atol=1e-5
+  )
+  assert found.keys() == server.keys()
+  example.assert_same(list(server.values()), [found[name] for name in server], rtol=1e-4)
+
+
+@pytest.fixture(scope='module', name='cluster')
+def _cluster(tmp_path_factory):
+  with watching.somebodys_cluster(tmp_path_factory.mktemp('cluster')) as found:
+    yield found
+
+
+@pytest.fixture(scope='module', name='on_its_own')
+def _on_its_own(tmp_path_factory):
+  """What a run comes to on a cluster that lives as long as it does."""
+  folder = tmp_path_factory.mktemp('own')
+  with watching.command(SPREAD, folder, '--cohort_workers=2') as command:
+    assert command.process.wait(180) == 0, command.said()
+  return _recorded(folder / 'run')
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize('kills', [0, 1])
+def test_somebodys_cluster_gives_the_same_bits(tmp_path, cluster, on_its_own, kills):
+  address, server = cluster
+  flags = ('--cohort_workers=2', f'--cluster={address}')
+  with watching.command(SPREAD, tmp_path, *flags) as command:
+    addresses = command.wait_for(tmp_path / 'run', 'checkpoints/round_*.npz')
+    workers = server.cohort_workers()
+    assert len(workers) == 2 and not command.cohort_workers()
+    for pid in workers[:kills]:
+      os.kill(pid, signal.SIGKILL)
+    assert command.process.wait(180) == 0, command.said()
+    command.assert_ended()
+  assert command.said().count('was lost and has been replaced') == kills
+  assert not addresses  # all that listens is the cluster's
+  (values, found), (expected, state) = _recorded(tmp_path / 'run'), on_its_own
+  assert values == expected and found.keys() == state.keys()
+  for name, leaf in state.items():
+    np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+  until = time.monotonic() + 20
+  while server.cohort_workers():  # they are a run's, the cluster is not
+    assert time.monotonic() < until
     time.sleep(0.1)
-  assert not _processes_of(mark)
-  kept = sorted(folder.glob('checkpoints/round_*.npz'))[-1]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('number', 'to_all'), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+)
+def test_a_signal_ends_all_workers_and_the_run_goes_on_later(tmp_path, number, to_all):
+  """SIGINT as from a terminal, to every process of the group; SIGTERM to the command alone, too."""
+  settings = {**FEDERATIONS['cross-device'], 'rounds': 100000}
+  with watching.command(settings, tmp_path, '--cohort_workers=2') as command:
+    command.wait_for(tmp_path / 'run', 'checkpoints/round_*.npz')
+    assert len(command.processes()) > 3 and len(command.cohort_workers()) == 2
+    (os.killpg if to_all else os.kill)(command.process.pid, number)
+    assert command.process.wait(300) == 128 + number, command.said()
+    command.assert_ended(10)
+  last = command.said().splitlines()[-1]
+  assert re.match(r'stopped after round \d+ of 100000; continue with .*--resume', last)
+  kept = sorted(tmp_path.glob('run/checkpoints/round_*.npz'))[-1]
   assert int(kept.stem.removeprefix('round_')) == int(re.findall(r'round (\d+) of', last)[0])
   assert len(checkpoints.load(kept).shards.files) == 2
 

@@ -1,9 +1,7 @@
 """Sweeps on a Ray cluster: the same table, dead workers, a stop, and nothing left behind."""
 
 import os
-import pathlib
 import signal
-import subprocess
 import sys
 import time
 
@@ -14,7 +12,7 @@ from experiments.running import interruption
 from experiments.sweeps import cluster as sweep_cluster
 from experiments.sweeps import sweep
 from experiments.sweeps.grid import Grid
-from runtime.hosts import cluster
+from tests.experiments import watching
 
 SMALL = dict(
   method='mr_mtl', dataset='exam', privacy='example', delta=1e-3, target_epsilon=4.0, rounds=400,
@@ -22,25 +20,6 @@ SMALL = dict(
   noise_key='rehearsal',
 )  # fmt: skip
 GRID = Grid.parse(SMALL, ['batch_size=16,32'], ['0'])
-# A cluster that somebody else has started, until its standard input ends.
-SERVER = """
-import socket, sys, tempfile
-import ray
-from ray.util.client.server import server as client_server
-with tempfile.TemporaryDirectory(prefix='ray-') as folder:
-  ray.init(
-    num_cpus=2, include_dashboard=False, _node_ip_address='127.0.0.1', _temp_dir=folder,
-    object_store_memory=80 * 2**20, log_to_driver=False,
-  )
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    port = free.getsockname()[1]
-  server = client_server.serve('127.0.0.1', port)
-  print(f'ray://127.0.0.1:{port}', flush=True)
-  sys.stdin.read()
-  server.stop(0)
-  ray.shutdown()
-"""
 
 
 @pytest.fixture(name='ray', scope='module')
@@ -52,50 +31,6 @@ def _ray():
 def _expected(ray, tmp_path_factory):
   """The table of the sweep without a cluster."""
   return sweep.run(GRID, folder=tmp_path_factory.mktemp('plain'), show_progress=False).table
-
-
-def parents() -> dict[int, int]:
-  """The parent of every process."""
-  result = {}
-  for path in pathlib.Path('/proc').glob('[0-9]*/stat'):
-    try:
-      result[int(path.parent.name)] = int(path.read_text().rpartition(')')[2].split()[1])
-    except OSError:  # it has ended
-      continue
-  return result
-
-
-def descendants() -> dict[int, str]:
-  """The command line of every process below this one."""
-  found, parent = {}, parents()
-  for pid in parent:
-    above = pid
-    while above in parent and above != os.getpid():
-      above = parent[above]
-    if above == os.getpid() and pid != above:
-      try:
-        found[pid] = pathlib.Path(f'/proc/{pid}/cmdline').read_text().replace('\0', ' ')
-      except OSError:
-        continue
-  return found
-
-
-def listening(pids) -> set[str]:
-  """The addresses, in hexadecimal, on which some processes listen."""
-  sockets = set()
-  for pid in pids:
-    for path in pathlib.Path(f'/proc/{pid}/fd').glob('*'):
-      try:
-        sockets.add(os.readlink(path))
-      except OSError:
-        continue
-  addresses = set()
-  for table in ('tcp', 'tcp6'):
-    for line in pathlib.Path(f'/proc/net/{table}').read_text().splitlines()[1:]:
-      fields = line.split()
-      if fields[3] == '0A' and f'socket:[{fields[9]}]' in sockets:
-        addresses.add(fields[1].partition(':')[0])
-  return addresses
 
 
 def equal(table: pd.DataFrame, expected: pd.DataFrame) -> bool:
@@ -111,41 +46,32 @@ def test_a_cluster_gives_the_same_table_although_a_worker_is_killed(
   killed, addresses = [], set()
 
   def report(self, worker, *state):
-    ours = descendants()
-    addresses.update(listening(ours))
+    ours = watching.descendants()
+    addresses.update(watching.listening(ours))
     runners = [pid for pid, command in ours.items() if command.startswith('ray::_Runner')]
     if runners and not killed:
       killed.append(runners[0])
       os.kill(runners[0], signal.SIGKILL)
 
   monkeypatch.setattr(sweep.SweepProgress, 'reports', report)
-  before = set(descendants())
+  before = set(watching.descendants())
   result = sweep.run(
     GRID, folder=tmp_path / 'sweep', workers=2, cluster='local', show_progress=False
   )
   assert killed and equal(result.table, expected)
-  assert addresses <= {'0100007F', '00000000000000000000000001000000',
-                       '0000000000000000FFFF00000100007F'}  # fmt: skip
+  assert addresses <= watching.LOOPBACK
   assert addresses, 'nothing was seen to listen'
   until = time.monotonic() + 20
-  while set(descendants()) - before and time.monotonic() < until:
+  while set(watching.descendants()) - before and time.monotonic() < until:
     time.sleep(0.2)
-  left = {pid: words for pid, words in descendants().items() if pid not in before}
+  left = {pid: words for pid, words in watching.descendants().items() if pid not in before}
   assert not any('ray' in words for words in left.values()), left
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_stopped_sweep_on_somebodys_cluster_continues(ray, expected, tmp_path, monkeypatch):
-  server = subprocess.Popen(
-    [sys.executable, '-c', SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    stderr=subprocess.DEVNULL,
-    env={**os.environ, 'RAY_USAGE_STATS_ENABLED': '0', 'PYTHONPATH': cluster.python_path()},
-  )  # fmt: skip
-  try:
-    assert server.stdout is not None and server.stdin is not None
-    address = server.stdout.readline().strip()
-    assert address.startswith('ray://127.0.0.1:')
+  with watching.somebodys_cluster(tmp_path / 'cluster') as (address, _):
 
     def stop(self, worker, rounds_done, rounds, runs):
       if rounds_done < rounds:
@@ -163,9 +89,6 @@ def test_a_stopped_sweep_on_somebodys_cluster_continues(ray, expected, tmp_path,
       GRID, folder=tmp_path / 'sweep', resume=True, cluster=address, show_progress=False
     )
     assert equal(again.table, expected)
-    assert server.poll() is None  # it is not ours to end
-  finally:
-    server.communicate('', timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
-from processes import registry
 from runtime import stored_states
 from runtime.hosts import member, stragglers
 from runtime.hosts import runtime as hosts_runtime
@@ -608,16 +607,48 @@ def test_a_sweep_is_refused():
       machine.round(example.next_round, example.server_state(), None, placed, [[0]], settings=1)
 
 
-# The most private unit that a method has.
-CASES = [(name, entry.privacy_units[-1]) for name, entry in registry.METHODS.items()]
+class Backwards(LocalCrew):
+  """Whose last member is done first."""
+
+  def gather(self, calls):
+    found = super().gather(dict(reversed(calls.items())))
+    return {index: found[index] for index in calls}
 
 
-@pytest.mark.exhaustive(but=['mr_mtl-example'])
+# Every unit of privacy that a method has.
+CASES = [(name, unit) for name, unit in methods.CASES if unit != 'none']
+
+
+@pytest.mark.exhaustive(but=['fedavg-client', 'mr_mtl-example', 'ppsgd-client'])
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'unit'), CASES)
 def test_every_method(name, unit):
+  """As many members give the same bits, whoever is done first; any others the same numbers."""
   results = []
-  for machine in (runtime.create('xla'), hosts_runtime.HostsRuntime(LocalCrew(2))):
+  for machine in (
+    runtime.create('xla'),
+    hosts_runtime.HostsRuntime(LocalCrew(2)),
+    hosts_runtime.HostsRuntime(LocalCrew(3)),  # of two totals the sum has no order
+    hosts_runtime.HostsRuntime(Backwards(3)),
+  ):
     with machine:
       results.append(methods.run(machine, *methods.case(name, unit)))
-  example.assert_same(*results)
+  one, two, three, again = results
+  example.assert_same(one, two)
+  example.assert_same(one, three)
+  for leaf, other in zip(*map(tf.nest.flatten, (three, again)), strict=True):
+    np.testing.assert_array_equal(leaf, other)
+
+
+def test_totals_that_are_summed_as_they_come_are_found():
+  """The broken twin of the above."""
+
+  class AsTheyCome(LocalCrew):
+    def gather(self, calls):
+      return super().gather(dict(reversed(calls.items())))
+
+  found = []
+  for crew in (LocalCrew(3), Backwards(3), AsTheyCome(3)):
+    with hosts_runtime.HostsRuntime(crew):
+      found.append(in_order([np.float32(2**k) for k in range(3)])[0])
+  assert found[0] == found[1] != found[2]

@@ -15,6 +15,7 @@ import pathlib
 import random
 import signal
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -23,6 +24,8 @@ import pandas as pd
 from experiments import cli
 from experiments.folder import checkpoints
 from experiments.sweeps import program as sweep_program
+from runtime import interface
+from runtime.hosts import runtime as hosts_runtime
 from runtime.noise_key import NoiseKey
 from runtime.xla import runtime as xla_runtime
 from tests.experiments.timings import TIMINGS
@@ -31,11 +34,13 @@ _SMALL = (
   '--dataset=digits', '--dataset_option=num_clients=5', '--batch_size=16', '--device=cpu',
   '--rounds=60', '--eval_every=10', '--checkpoint_every=1', '--delta=1e-2',
 )  # fmt: skip
+_ON_DISK = (
+  *_SMALL, '--method=ditto', '--privacy=client', '--noise_multiplier=0.3',
+  '--cohort_sampling_rate=0.6', '--client_states=disk',
+)  # fmt: skip
 COMMANDS = {
-  'ditto_on_disk': (
-    *_SMALL, '--method=ditto', '--privacy=client', '--noise_multiplier=0.3',
-    '--cohort_sampling_rate=0.6', '--client_states=disk',
-  ),
+  'cohort_workers': (*_ON_DISK, '--cohort_workers=2'),
+  'ditto_on_disk': _ON_DISK,
   'dp_fedavg': (
     *_SMALL, '--method=dp_fedavg', '--noise_multiplier=0.3', '--cohort_sampling_rate=0.6',
     '--adaptive_clipping', '--quantile_noise_multiplier=3',
@@ -132,9 +137,9 @@ def _check_spent(folder: pathlib.Path) -> None:
     assert privacy['rounds'] >= pd.read_parquet(path)['round'].max()
 
 
-def _record_releases(path: pathlib.Path) -> None:
+def _record_releases(machine: type[interface.Runtime], path: pathlib.Path) -> None:
   """Appends a digest of the server state after each round of every process to a file."""
-  original = xla_runtime.XlaRuntime.round
+  original = machine.round
 
   def round_(self, next_, server, *arguments, settings=None, **keywords):
     server, metrics = original(self, next_, server, *arguments, settings=settings, **keywords)
@@ -146,7 +151,7 @@ def _record_releases(path: pathlib.Path) -> None:
       file.write(f'{seeds} {np.ravel(state["round"])[0]} {digest}\n')
     return server, metrics
 
-  xla_runtime.XlaRuntime.round = round_  # type: ignore[method-assign]
+  machine.round = round_  # type: ignore[method-assign]
 
 
 def _check_replays(path: pathlib.Path) -> int:
@@ -214,7 +219,8 @@ def main(name: str, kills: int, folder: pathlib.Path) -> None:
   sweep_program._SECONDS_BETWEEN_CHECKPOINTS = 0.0
   # Secret keys which are the same in the run that is never killed.
   NoiseKey.fresh = classmethod(lambda cls: cls(bytes(32)))  # type: ignore[method-assign]
-  _record_releases(folder / 'releases')
+  for machine in (xla_runtime.XlaRuntime, hosts_runtime.HostsRuntime):
+    _record_releases(machine, folder / 'releases')
   arguments, rng, log = COMMANDS[name], random.Random(name), folder / 'log'
   _finish(log, *arguments, f'--output_dir={folder}/reference')
   done = ended = 0
@@ -236,6 +242,9 @@ def main(name: str, kills: int, folder: pathlib.Path) -> None:
 
 
 if __name__ == '__main__':
-  main(sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3]))
+  # Ray's folders outlive who is killed; the folder of a test has too long a name for its sockets.
+  with tempfile.TemporaryDirectory(prefix='k-', ignore_cleanup_errors=True) as temporary:
+    tempfile.tempdir = temporary
+    main(sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3]))
   sys.stdout.flush()
   os._exit(0)  # TensorFlow's threads may end a process that forked with an abort.
