@@ -8,6 +8,9 @@ A program is compiled for shapes. So lengths are padded to buckets, and a form t
 used before is used again where it fits. Elements' axes whose size TFF's type leaves open
 (the last batch is smaller) are padded too, and have their true sizes beside them; where
 all have the same size, there are none.
+
+An element's components are everywhere in the order in which tf.data flattens it, dicts by
+their sorted keys: graphs count on it. TFF's types have another order.
 """
 
 import collections
@@ -15,9 +18,10 @@ import contextlib
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -103,20 +107,64 @@ def _open_axes(type_: Any) -> list[int]:
   return [axis for axis, size in enumerate(shape) if size is None]
 
 
+def _order(type_: Any, first: int = 0) -> list[int]:
+  """For each component as tf.data flattens an element, which one it is of the type's leaves.
+
+  As on TFF's own runtime, a struct with names is a dict, whatever container its type has.
+  """
+  if not isinstance(type_, tff.StructType):
+    return [first]
+  of_fields: list[Any] = []
+  for name, field in trees.fields(type_):
+    of_fields.append((name, _order(field, first)))
+    first += len(of_fields[-1][1])
+  if all(name is not None for name, _ in of_fields):
+    of_fields.sort(key=lambda of_field: of_field[0])
+  return [leaf for _, leaves in of_fields for leaf in leaves]
+
+
+def is_reordered(type_: tff.SequenceType) -> bool:
+  """Whether tf.data has an element's components in another order than the type its leaves."""
+  order = _order(type_.element)
+  return order != sorted(order)
+
+
+def component_types(type_: tff.SequenceType) -> list[Any]:
+  """The types of an element's components, as tf.data flattens it."""
+  return in_order(type_, trees.leaf_types(type_.element))
+
+
+def in_order(type_: tff.SequenceType, leaves: Sequence[Any]) -> list[Any]:
+  """An element's components, as tf.data flattens it, from its leaves in the type's order."""
+  return [leaves[leaf] for leaf in _order(type_.element)]
+
+
+def leaves_of(type_: tff.SequenceType, components: Sequence[Any]) -> list[Any]:
+  """An element's leaves in the type's order, from its components as tf.data flattens it."""
+  of_leaf = dict(zip(_order(type_.element), components, strict=True))
+  return [of_leaf[leaf] for leaf in sorted(of_leaf)]
+
+
+def _components_of(type_: tff.SequenceType, element: Any, what: str = 'value') -> list[Any]:
+  """A Python element's components, as tf.data flattens it."""
+  return in_order(type_, trees.flatten(type_.element, element, what))
+
+
 def is_supported(type_: tff.SequenceType) -> bool:
   """Whether the sequence's elements are numeric tensors of known ranks."""
-  return all(
+  types = component_types(type_)
+  return bool(types) and all(
     isinstance(leaf, tff.TensorType)
     and not np.issubdtype(leaf.dtype, np.str_)
     and trees.static_shape(leaf).rank is not None
-    for leaf in trees.leaf_types(type_.element)
-  ) and bool(trees.leaf_types(type_.element))
+    for leaf in types
+  )
 
 
 def padded_type(type_: tff.SequenceType, form: Form) -> Any:
   """The type of a padded sequence: (elements, sizes of open axes, number of elements)."""
   elements, sizes = [], []
-  for leaf, open_sizes in zip(trees.leaf_types(type_.element), form.open_sizes, strict=True):
+  for leaf, open_sizes in zip(component_types(type_), form.open_sizes, strict=True):
     shape = trees.static_shape(leaf).as_list()
     of_axes = [(None, tff.StructType([]))] * len(shape)
     for axis, size in zip(_open_axes(leaf), open_sizes, strict=True):
@@ -209,7 +257,7 @@ class Store:
 def form_of(type_: tff.SequenceType, cohort: Sequence[Arrays]) -> Form:
   """The smallest form of some data sets."""
   largest, is_full = [], True
-  for component, leaf in enumerate(trees.leaf_types(type_.element)):
+  for component, leaf in enumerate(component_types(type_)):
     sizes = [a.sizes[component] for a in cohort if a.count]
     none = np.zeros([1, len(_open_axes(leaf))], np.int32)
     most = np.concatenate([none, *sizes]).max(axis=0)
@@ -239,7 +287,7 @@ def stacked(
 ) -> list[np.ndarray]:
   """The leaves [size, ...] of `padded_type`; clients beyond the cohort are empty."""
   leaves, sizes = [], []
-  types = trees.leaf_types(type_.element)
+  types = component_types(type_)
   for component, (leaf, open_sizes) in enumerate(zip(types, form.open_sizes, strict=True)):
     shape = trees.static_shape(leaf).as_list()
     open_axes = _open_axes(leaf)
@@ -261,10 +309,10 @@ def stacked(
 
 def _from_list(type_, elements: list[Any], what: str) -> Arrays:
   """A list of elements."""
-  types, names = trees.leaf_types(type_.element), trees.leaf_names(type_.element)
+  types, names = component_types(type_), in_order(type_, trees.leaf_names(type_.element))
   rows = []
   for index, element in enumerate(elements):
-    leaves = trees.flatten(type_.element, element, f'{what}[{index}]')
+    leaves = _components_of(type_, element, f'{what}[{index}]')
     rows.append(
       [
         trees.to_array(leaf, t, f'{what}[{index}].{name}')
@@ -300,10 +348,9 @@ def reader_of_clients(type_: tff.SequenceType, client_data: Any) -> Callable[[st
 
 def _from_dataset(type_, dataset: tf.data.Dataset, what: str) -> Arrays:
   types = trees.leaf_types(type_.element)
-  spec = tf.nest.map_structure(lambda s: s, dataset.element_spec)
   leaves = [
     tff.TensorType(s.dtype.as_numpy_dtype, s.shape)
-    for s in trees.flatten(type_.element, spec, what)
+    for s in trees.flatten(type_.element, dataset.element_spec, what)
   ]
   for leaf, expected, name in zip(leaves, types, trees.leaf_names(type_.element), strict=True):
     if leaf.dtype != expected.dtype or not trees.static_shape(expected).is_compatible_with(
@@ -319,20 +366,41 @@ def _from_dataset(type_, dataset: tf.data.Dataset, what: str) -> Arrays:
 
 def _read(type_, read: Callable[[], Any], dataset: Callable[[], Any], what: str) -> Arrays:
   """What a reader gives; element by element if there are more than it takes at once."""
-  try:
-    *arrays, sizes = read()
-  except tf.errors.InvalidArgumentError as error:
-    if 'empty' in error.message:
-      return _from_list(type_, [], what)
-    if 'more than one element' in error.message:
-      return _from_list(type_, list(dataset()), what)
-    raise
-  axes = [_open_axes(leaf) for leaf in trees.leaf_types(type_.element)]
+  *arrays, sizes = read()
+  if len(sizes) == _EVERYTHING:  # There may be more.
+    return _from_list(type_, list(dataset()), what)
+  axes = [_open_axes(leaf) for leaf in component_types(type_)]
   splits = np.cumsum([len(a) for a in axes])[:-1]
   return Arrays(
     tuple(a.numpy() for a in arrays),
     tuple(np.split(sizes.numpy(), splits, axis=1)),
   )
+
+
+def _check_names(spec: Any) -> None:
+  """Refuses, as TFF does, elements whose names tf.data has in an order that is no dict's.
+
+  A graph that was made for such elements takes them in that order; its type does not say so.
+  """
+  names = None
+  if isinstance(spec, tuple) and hasattr(spec, '_fields'):
+    names = list(spec._fields)
+  elif attrs.has(type(spec)) and not isinstance(spec, tf.TypeSpec):
+    names = [field.name for field in attrs.fields(type(spec))]
+  if names is not None and names != sorted(names):
+    raise trees.MismatchError(
+      f'A data set has elements of the type {type(spec).__name__}, whose fields'
+      f' {", ".join(names)} are not in alphabetical order: make them an OrderedDict.'
+    )
+  if isinstance(spec, Mapping):
+    for inner in spec.values():
+      _check_names(inner)
+  elif isinstance(spec, (tuple, list)):
+    for inner in spec:
+      _check_names(inner)
+  elif names is not None:
+    for name in names:
+      _check_names(getattr(spec, name))
 
 
 class _Spec:
@@ -352,11 +420,12 @@ class _Spec:
 @functools.lru_cache(maxsize=256)
 def _reader(type_: tff.SequenceType, spec: _Spec) -> Any:
   """variant of a data set -> (arrays [n, ...], padded; sizes of open axes [n, axes])."""
-  types = trees.leaf_types(type_.element)
+  types = component_types(type_)
+  _check_names(spec.spec)
 
   def flat(*fields):
-    element = fields[0] if not isinstance(spec.spec, tuple) else fields
-    leaves = trees.flatten(type_.element, element)
+    element = fields if type(spec.spec) is tuple else fields[0]  # tf.data unpacks only these.
+    leaves = _components_of(type_, element)
     sizes = [
       tf.shape(leaf)[axis] for leaf, t in zip(leaves, types, strict=True) for axis in _open_axes(t)
     ]
@@ -366,7 +435,13 @@ def _reader(type_: tff.SequenceType, spec: _Spec) -> Any:
   def read(variant):
     dataset = tf.data.experimental.from_variant(variant, spec.spec).map(flat)
     dataset = dataset.padded_batch(_EVERYTHING)
-    return dataset.get_single_element()
+    # Of an empty data set there would be no element, and an error that clients' own resemble.
+    nothing = [
+      tf.zeros([size or 0 for size in [0, *s.shape[1:]]], s.dtype) for s in dataset.element_spec
+    ]
+    return (
+      dataset.concatenate(tf.data.Dataset.from_tensors(tuple(nothing))).take(1).get_single_element()
+    )
 
   # TensorFlow would warn that many functions come from this one line.
   read._omit_frequent_tracing_warning = True  # pylint: disable=protected-access
