@@ -1,6 +1,10 @@
 """What clients' data sets hold is what TFF takes: no names swapped, nothing lost or stale."""
 
 import collections
+import contextlib
+import os
+import sqlite3
+import time
 
 import numpy as np
 import pytest
@@ -8,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
+from runtime.xla.lowering import sequences
 from tests.runtime import test_values
 
 Tree = collections.OrderedDict
@@ -237,3 +242,73 @@ def test_an_empty_data_set_has_no_elements(native):
     expected = compute(data)
   with runtime.XlaContext():
     assert test_values.same(expected, compute(data))
+
+
+def _lines(path, numbers):
+  path.write_text(''.join(f'{n}\n' for n in numbers))
+
+
+def _records(path, numbers):
+  with tf.io.TFRecordWriter(str(path)) as writer:
+    for n in numbers:
+      writer.write(str(n).encode())
+
+
+def _whole(path, numbers):
+  path.write_text(str(sum(numbers)))
+
+
+def _table(path, numbers):
+  with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+    connection.execute('CREATE TABLE IF NOT EXISTS rows (value TEXT)')
+    connection.execute('DELETE FROM rows')
+    connection.executemany('INSERT INTO rows VALUES (?)', [(str(n),) for n in numbers])
+
+
+def _of_table(path):
+  query = 'SELECT value FROM rows'
+  return tf.data.experimental.SqlDataset('sqlite', str(path), query, (tf.string,)).map(lambda v: v)
+
+
+FILES = {
+  'lines': (_lines, lambda path: tf.data.TextLineDataset(str(path))),
+  'records': (_records, lambda path: tf.data.TFRecordDataset([str(path)])),
+  'records of': (
+    _records,
+    lambda path: tf.data.TFRecordDataset(tf.data.Dataset.from_tensors(str(path))),
+  ),
+  'fixed length': (_lines, lambda path: tf.data.FixedLengthRecordDataset(str(path), 2)),
+  'table': (_table, _of_table),
+  'read in a map': (
+    _whole,
+    lambda path: tf.data.Dataset.from_tensors(str(path)).map(tf.io.read_file),
+  ),
+}
+
+
+@pytest.mark.parametrize('is_settled', [True, False], ids=['settled', 'just now'])
+@pytest.mark.parametrize('case', FILES)
+def test_files_are_read_anew_once_they_have_changed(native, tmp_path, case, is_settled):
+  write, read = FILES[case]
+  path = tmp_path / 'numbers'
+  read_once = []
+
+  def changed_to(numbers, age):
+    write(path, numbers)
+    if is_settled:
+      os.utime(path, (time.time() - age,) * 2)
+
+  def rounds():
+    changed_to([1, 2], 100)
+    data = read(path).map(lambda text: tf.strings.to_number(tf.strings.strip(text)))
+    compute = of_clients(reduced(lambda e: e), data.element_spec)
+    results = [compute([data]), compute([data])]
+    read_once.append(sequences.files(data) is not None and sequences.is_fixed(data))
+    changed_to([7, 8], 50)
+    return [*results, compute([data])]
+
+  with native.context:
+    assert rounds() == [[3.0], [3.0], [15.0]]
+  with runtime.XlaContext():
+    assert rounds() == [[3.0], [3.0], [15.0]]
+  assert read_once[-1] == (is_settled and case != 'read in a map')

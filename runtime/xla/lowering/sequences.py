@@ -2,7 +2,8 @@
 
 A data set is read once, by one traced pass in TensorFlow, and kept by identity. A data
 set that is another one each time it is read (it shuffles, draws, or reads what may change)
-is read at every call, as TFF's own runtime does.
+is read at every call, as TFF's own runtime does. One that reads files is read anew once
+they have changed.
 
 A program is compiled for shapes. So lengths are padded to buckets, and a form that was
 used before is used again where it fits. Elements' axes whose size TFF's type leaves open
@@ -17,6 +18,8 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import os
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -37,16 +40,22 @@ _CACHE_PART = 8  # The cache takes at most this part of the memory that is free 
 # Sources whose elements are the same each time they are read.
 _FIXED_SOURCES = frozenset(
   [
-    'FixedLengthRecordDatasetV2',
     'RangeDataset',
-    'SqlDataset',
-    'SqlDatasetV2',
     'TensorDataset',
     'TensorSliceDataset',
-    'TextLineDatasetV2',
-    'TFRecordDatasetV2',
   ]
 )
+# Ops that TensorFlow does not call stateful, and that may give something else each time.
+_CHANGING_OPS = frozenset(['MatchingFiles', 'PyFuncStateless', 'ReadFile'])
+# Sources that read files, and the attribute that has the files' names.
+_FILE_SOURCES = {
+  'FixedLengthRecordDataset': '_filenames',
+  'SqlDataset': '_data_source_name',
+  'TextLineDataset': '_filenames',
+  'TFRecordDataset': '_filenames',
+}
+_BESIDE_FILES = ('', '-wal', '-journal')  # What SQLite writes first, and later to the file.
+_SETTLED = 2.0  # Seconds. A file that changed later may change again within its time stamp.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,7 +201,9 @@ class Store:
   """Reads, keeps and stacks data sets."""
 
   def __init__(self) -> None:
-    self._read: collections.OrderedDict[int, tuple[Any, Any, Arrays]] = collections.OrderedDict()
+    self._read: collections.OrderedDict[int, tuple[Any, Any, Any, Arrays]] = (
+      collections.OrderedDict()
+    )
     self._cohorts: collections.OrderedDict[Any, Any] = collections.OrderedDict()
     self._forms: dict[Any, list[Form]] = collections.defaultdict(list)
     self._limit: int | None = None
@@ -207,26 +218,28 @@ class Store:
     if not isinstance(value, tf.data.Dataset):
       return _from_list(type_, list(value), what)
     kept = self._read.get(id(value))
-    if kept is not None and kept[0]() is value and kept[1] == type_:
+    is_kept = kept is not None and kept[0]() is value and kept[1] == type_
+    if kept is not None and is_kept and (not kept[2] or kept[2] == files(value)):
       self._read.move_to_end(id(value))
-      return kept[2]
+      return kept[3]
     if value.cardinality() == tf.data.INFINITE_CARDINALITY:
       raise datasets.NotLowered(f'{what} is a data set without an end: give it one with take()')
+    before = files(value)  # Had they changed meanwhile, what was read would be of neither time.
     result = _from_dataset(type_, value, what)
-    if is_fixed(value):
-      self._keep(value, type_, result)
+    if before is not None and is_fixed(value):
+      self._keep(value, type_, before, result)
     return result
 
-  def _keep(self, value: tf.data.Dataset, type_: Any, result: Arrays) -> None:
+  def _keep(self, value: tf.data.Dataset, type_: Any, files_: Any, result: Arrays) -> None:
     if self._limit is None:
       self._limit = devices_lib.free_memory('CPU') // _CACHE_PART
     key = id(value)
     read = self._read
     reference = weakref.ref(value, lambda _: read.pop(key, None))
-    read[key] = (reference, type_, result)
-    total = sum(arrays.nbytes for _, _, arrays in read.values())
+    read[key] = (reference, type_, files_, result)
+    total = sum(arrays.nbytes for *_, arrays in read.values())
     while total > self._limit and len(read) > 1:
-      total -= read.popitem(last=False)[1][2].nbytes
+      total -= read.popitem(last=False)[1][-1].nbytes
 
   def form(self, key: Any, type_: Any, cohort: Sequence[Arrays]) -> Form:
     """The form for a cohort's data sets: one that was used for `key` before, if one fits."""
@@ -449,11 +462,14 @@ def _reader(type_: tff.SequenceType, spec: _Spec) -> Any:
 
 
 def is_fixed(dataset: Any) -> bool:
-  """Whether a data set has the same elements, in the same order, each time it is read."""
+  """Whether a data set has the same elements, in the same order, each time it is read.
+
+  As long as the files that it reads stay as they are; see `files`.
+  """
   with contextlib.suppress(AttributeError, NotImplementedError):
     inputs = dataset._inputs()  # pylint: disable=protected-access
     name = type(dataset).__name__.lstrip('_')
-    if not inputs and name not in _FIXED_SOURCES:
+    if not inputs and name not in _FIXED_SOURCES and _file_source(dataset) is None:
       return False
     if any(word in name for word in ('Shuffle', 'Random', 'Generator')):
       return False
@@ -462,7 +478,55 @@ def is_fixed(dataset: Any) -> bool:
       operations = [*graph.get_operations()]
       for inner in graph._functions.values():  # pylint: disable=protected-access
         operations += inner.graph.get_operations()
-      if any(op.op_def is not None and op.op_def.is_stateful for op in operations):
+      if any(
+        op.type in _CHANGING_OPS or (op.op_def is not None and op.op_def.is_stateful)
+        for op in operations
+      ):
         return False
     return all(map(is_fixed, inputs))
   return False
+
+
+def files(dataset: Any) -> tuple[Any, ...] | None:
+  """What tells whether the files that a data set reads have changed: () if it reads none.
+
+  None if that is not known: files of another machine, names that a graph makes, or files that
+  changed just now.
+  """
+  found: list[Any] = []
+  with contextlib.suppress(AttributeError, NotImplementedError, OSError, ValueError):
+    pending = [dataset]
+    while pending:
+      source = pending.pop()
+      pending += source._inputs()  # pylint: disable=protected-access
+      attribute = _file_source(source)
+      if attribute is None:
+        continue
+      names = getattr(source, attribute)
+      if isinstance(names, tf.data.Dataset):
+        if not is_fixed(names):
+          return None
+        pending.append(names)
+        names = list(names.as_numpy_iterator())
+      for name in np.ravel(names):
+        found += _stamps(name)
+    return tuple(found)
+  return None
+
+
+def _file_source(dataset: Any) -> str | None:
+  """The attribute with the names of the files that a data set itself reads."""
+  return _FILE_SOURCES.get(type(dataset).__name__.lstrip('_').removesuffix('V2').removesuffix('V1'))
+
+
+def _stamps(name: bytes) -> list[Any]:
+  stamps = []
+  for suffix in _BESIDE_FILES:
+    path = os.fsdecode(name) + suffix
+    if suffix and not os.path.exists(path):
+      continue
+    stat = os.stat(path)
+    if abs(time.time() - stat.st_mtime) < _SETTLED:
+      raise ValueError(f'{path} changed just now')
+    stamps.append((path, stat.st_ino, stat.st_mtime_ns, stat.st_size))
+  return stamps
