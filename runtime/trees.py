@@ -101,6 +101,33 @@ def flatten(type_: Type, value: Any, what: str = 'value') -> list[Any]:
   return leaves
 
 
+def by_position(type_: Type, value: Any) -> Any:
+  """An argument whose mappings count by the order of their values, as on TFF's own runtime.
+
+  Args:
+    type_: the argument's type.
+    value: as `flatten` takes it; a list of such values at CLIENTS. Names that are not the
+      type's are left for `flatten` to refuse.
+  """
+  if is_clients(type_) and not type_.all_equal:
+    if isinstance(value, (list, tuple)) and isinstance(type_.member, tff.StructType):
+      return [by_position(type_.member, client) for client in value]
+    return value
+  type_ = member(type_)
+  if not isinstance(type_, tff.StructType):
+    return value
+  elements = fields(type_)
+  if isinstance(value, Mapping):
+    if value.keys() != {name for name, _ in elements}:
+      return value
+    value = list(value.values())
+  elif not (type(value) in (list, tuple) or isinstance(value, tff.structure.Struct)):
+    return value
+  if len(value) != len(elements):
+    return value
+  return [by_position(t, v) for (_, t), v in zip(elements, value, strict=True)]
+
+
 def element(value: Any, index: int, name: str | None, elements: Any, what: str) -> Any:
   """The element of a value that belongs to a struct type's element; see `flatten`."""
   names = [n for n, _ in elements]
@@ -164,8 +191,11 @@ def to_array(leaf: Any, type_: Type, what: str) -> np.ndarray:
   same_kind = (found_dtype.is_floating and dtype.is_floating) or (
     found_dtype.is_integer and dtype.is_integer
   )
-  is_python = isinstance(leaf, (bool, int, float))
-  convertible = (same_kind or (is_python and dtype.is_floating)) and not tf.is_tensor(leaf)
+  is_python = isinstance(leaf, (bool, int, float)) and dtype.is_floating
+  is_complex = found_dtype.is_complex and dtype.is_complex
+  # As on TFF's own runtime, an array's complex numbers lose no digits.
+  is_python |= is_complex and (type(leaf) is complex or found_dtype.size <= dtype.size)
+  convertible = (same_kind or is_python) and not tf.is_tensor(leaf)
   _check_leaf(type_, tf.TensorShape(found.shape), found_dtype, what, convertible=convertible)
   if found_dtype == dtype:
     return found

@@ -156,7 +156,7 @@ class XlaContext(tff.framework.SyncContext):
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Runs a computation; called by TFF."""
     prog = self.program(comp)
-    parts = _parameter_parts(prog.parameter_type, arg)
+    parts = _parameter_parts(prog.parameter_type, trees.by_position(prog.parameter_type, arg))
     count = _cardinality(parts)
     key = id(comp)
     if self._compiled:

@@ -4,13 +4,13 @@ In a program that is compiled a sequence is a data set of `lowering`, and each i
 the compiled program; else it is the variant tensor of a `tf.data` data set.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from runtime import trees
+from runtime import interface, trees
 from runtime.tff_internals import intrinsic_defs
 from runtime.xla import values
 from runtime.xla.lowering import data_ops, datasets, interpreter, scope, sequences
@@ -27,25 +27,24 @@ def select(
     keys: the client's [n].
   """
   return data_ops.selected(
-    _interpreter(), keys, lambda key: tf.nest.flatten(function(key)), _specs(type_.element)
+    _interpreter(), keys, lambda key: _components(type_, function(key)), _specs(type_)
   )
 
 
 def _map(type_, argument):
   function, sequence = argument
   of_function, of_sequence = (t for _, t in trees.fields(type_))
+  of_result = tff.SequenceType(of_function.result)
 
   def one(element):
-    return tf.nest.flatten(function(trees.nested(of_sequence.element, iter(element))))
+    return _components(of_result, function(_nested(of_sequence, element)))
 
   if scope.current() is not None:
     interp = _interpreter()
     data = _data_set(interp, sequence)
-    return data_ops.mapped(interp, data, one, _specs(of_function.result))
+    return data_ops.mapped(interp, data, one, _specs(of_result))
   mapped = values.dataset_of_variant(of_sequence, sequence).map(
-    lambda *element: trees.container(
-      of_function.result, iter(one(_flat(of_sequence.element, element)))
-    )
+    lambda *element: tuple(one(tf.nest.flatten(element)))
   )
   return tf.data.experimental.to_variant(mapped)
 
@@ -56,15 +55,41 @@ def _reduce(type_, argument):
 
   def step(total, element):
     total = trees.nested(of_zero, iter(total))
-    return tf.nest.flatten(operator((total, trees.nested(of_sequence.element, iter(element)))))
+    return tf.nest.flatten(operator((total, _nested(of_sequence, element))))
 
   return trees.nested(of_zero, iter(_folded(of_sequence, sequence, tf.nest.flatten(zero), step)))
 
 
 def _sum(type_, sequence):
-  zero = [tf.zeros(trees.static_shape(t), t.dtype) for t in trees.leaf_types(type_.element)]
+  if sequences.is_reordered(type_) and _is_positional(type_):
+    # What a map or a select made has them in another order than a data set, and TFF sums none.
+    raise interface.UnsupportedComputationError(
+      'sequence_sum of elements whose names are not in alphabetical order is not supported.'
+    )
+  zero = [tf.zeros(spec.shape, spec.dtype) for spec in _specs(type_)]
   total = _folded(type_, sequence, zero, lambda a, b: [x + y for x, y in zip(a, b, strict=True)])
-  return trees.nested(type_.element, iter(total))
+  return _nested(type_, total)
+
+
+def _is_positional(type_: tff.SequenceType) -> bool:
+  """Whether a component as tf.data has it stands for the leaf of the same number.
+
+  TFF's own runtime always takes it so in these intrinsics, though names that are not in
+  alphabetical order are then swapped. Where the types differ it fails, and names count here.
+  """
+  return sequences.component_types(type_) == trees.leaf_types(type_.element)
+
+
+def _nested(type_: tff.SequenceType, components: Sequence[Any]) -> Any:
+  """An element as nested tuples."""
+  leaves = components if _is_positional(type_) else sequences.leaves_of(type_, components)
+  return trees.nested(type_.element, iter(leaves))
+
+
+def _components(type_: tff.SequenceType, element: Any) -> list[Any]:
+  """The other way round."""
+  leaves = tf.nest.flatten(element)
+  return leaves if _is_positional(type_) else sequences.in_order(type_, leaves)
 
 
 INTRINSICS = {
@@ -80,13 +105,8 @@ def _folded(type_, sequence, start, step) -> list[tf.Tensor]:
     interp = _interpreter()
     return data_ops.reduced(interp, _data_set(interp, sequence), start, step)
   return values.dataset_of_variant(type_, sequence).reduce(
-    tuple(start), lambda total, *element: tuple(step(total, _flat(type_.element, element)))
+    tuple(start), lambda total, *element: tuple(step(total, tf.nest.flatten(element)))
   )
-
-
-def _flat(type_, element: tuple[Any, ...]) -> list[tf.Tensor]:
-  """The leaves of what tf.data passed to a function: an element, or the elements of a tuple."""
-  return trees.flatten(type_, element[0] if len(element) == 1 else element)
 
 
 def _interpreter() -> interpreter.Interpreter:
@@ -101,5 +121,6 @@ def _data_set(interp: interpreter.Interpreter, value: Any) -> datasets.Held:
   return data_ops.from_arrays(interp, *sequences.components(value))
 
 
-def _specs(type_: tff.Type) -> list[tf.TensorSpec]:
-  return [tf.TensorSpec(trees.static_shape(t), t.dtype) for t in trees.leaf_types(type_)]
+def _specs(type_: tff.SequenceType) -> list[tf.TensorSpec]:
+  types = sequences.component_types(type_)
+  return [tf.TensorSpec(trees.static_shape(t), t.dtype) for t in types]

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
+from tests.runtime import test_values
 
 Tree = collections.OrderedDict
 STATE = tff.to_type(Tree(log=np.str_, model=tff.TensorType(np.float32, (3,)), rounds=np.int32))
@@ -274,3 +275,46 @@ def test_an_accumulator_that_grows():
 
   with runtime.XlaContext():
     assert collect([1.0, 2.0, 3.0]).tolist() == [2.0, 4.0, 6.0]
+
+
+NAMED = tff.to_type(Tree(name=np.str_, w=np.float32))
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def _halfway(w, x):
+  return (w + x) / 2.0
+
+
+@tff.federated_computation(
+  tff.FederatedType(np.str_, tff.SERVER),
+  tff.FederatedType(np.float32, tff.CLIENTS),
+  tff.FederatedType(np.str_, tff.CLIENTS),
+)
+def _beside_a_sum(name, values, names):
+  return name, tff.federated_sum(values), names
+
+
+@tff.federated_computation(
+  tff.FederatedType(NAMED, tff.SERVER), tff.FederatedType(np.float32, tff.CLIENTS)
+)
+def _beside_training(state, values):
+  trained = tff.federated_map(_halfway, (tff.federated_broadcast(state.w), values))
+  w = tff.federated_mean(trained)
+  return tff.federated_zip(Tree(name=state.name, w=w))
+
+
+def test_a_string_that_is_only_passed_on_goes_past_what_is_compiled(native):
+  values = [np.float32(1), np.float32(3)]
+  state = Tree(name='a state', w=np.float32(4))
+
+  def results():
+    twice = _beside_training(_beside_training(state, values), values)
+    return _beside_a_sum('x', values, ['p', 'q']), twice
+
+  with native.context:
+    expected = results()
+  with runtime.XlaContext() as context:
+    assert test_values.same(expected, results())
+    for computation in (_beside_a_sum, _beside_training):
+      explained = context.explain(computation)
+      assert 'compiled' in str(explained) and 'interpreted' not in str(explained)

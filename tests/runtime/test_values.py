@@ -243,3 +243,49 @@ def test_a_value_of_another_type_is_a_type_error(native, options, wrong):
   for context in (native.context, runtime.XlaContext(**options)):
     with context, pytest.raises(TypeError):
       same_number(wrong)
+
+
+@pytest.mark.parametrize('dtype', [np.complex64, np.complex128])
+@pytest.mark.parametrize('value', [1 + 2j, np.complex64(1j), np.complex128(1j), 1.5], ids=repr)
+def test_complex_numbers_are_taken_as_by_tff(native, dtype, value):
+  @tff.federated_computation(tff.FederatedType(dtype, tff.CLIENTS))
+  def summed(values):
+    return tff.federated_sum(values)
+
+  try:
+    with native.context:
+      expected = summed([value, value])
+  except TypeError:
+    with runtime.XlaContext(), pytest.raises(TypeError):
+      summed([value, value])
+  else:
+    with runtime.XlaContext():
+      assert same(expected, summed([value, value]))
+
+
+@pytest.mark.parametrize('container', [Tree, dict], ids=['OrderedDict', 'dict'])
+def test_a_dict_counts_by_the_order_of_its_values(native, container, options):
+  inner = Tree(y=np.float32, x=np.float32)
+  type_ = tff.to_type(Tree(b=inner, a=np.float32))
+
+  @tff.tensorflow.computation(type_)
+  def weighted(value):
+    return value['a'] + 10.0 * value['b']['x'] + 100.0 * value['b']['y']
+
+  @tff.federated_computation(
+    tff.FederatedType(type_, tff.SERVER), tff.FederatedType(inner, tff.CLIENTS)
+  )
+  def of_all(server, clients):
+    return tff.federated_map(weighted, server), clients, tff.federated_sum(clients)
+
+  turned = container(x=np.float32(1), y=np.float32(2))
+  straight = container(y=np.float32(2), x=np.float32(1))
+  whole = container(b=turned, a=np.float32(3))
+
+  def results():
+    return weighted(whole), of_all(whole, [turned, straight])
+
+  with native.context:
+    expected = results()
+  with runtime.XlaContext(**options):
+    assert same(expected, results())

@@ -2,22 +2,29 @@
 
 A data set is read once, by one traced pass in TensorFlow, and kept by identity. A data
 set that is another one each time it is read (it shuffles, draws, or reads what may change)
-is read at every call, as TFF's own runtime does.
+is read at every call, as TFF's own runtime does. One that reads files is read anew once
+they have changed.
 
 A program is compiled for shapes. So lengths are padded to buckets, and a form that was
 used before is used again where it fits. Elements' axes whose size TFF's type leaves open
 (the last batch is smaller) are padded too, and have their true sizes beside them; where
 all have the same size, there are none.
+
+An element's components are everywhere in the order in which tf.data flattens it, dicts by
+their sorted keys: graphs count on it. TFF's types have another order.
 """
 
 import collections
 import contextlib
 import dataclasses
 import functools
+import os
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -33,16 +40,22 @@ _CACHE_PART = 8  # The cache takes at most this part of the memory that is free 
 # Sources whose elements are the same each time they are read.
 _FIXED_SOURCES = frozenset(
   [
-    'FixedLengthRecordDatasetV2',
     'RangeDataset',
-    'SqlDataset',
-    'SqlDatasetV2',
     'TensorDataset',
     'TensorSliceDataset',
-    'TextLineDatasetV2',
-    'TFRecordDatasetV2',
   ]
 )
+# Ops that TensorFlow does not call stateful, and that may give something else each time.
+_CHANGING_OPS = frozenset(['MatchingFiles', 'PyFuncStateless', 'ReadFile'])
+# Sources that read files, and the attribute that has the files' names.
+_FILE_SOURCES = {
+  'FixedLengthRecordDataset': '_filenames',
+  'SqlDataset': '_data_source_name',
+  'TextLineDataset': '_filenames',
+  'TFRecordDataset': '_filenames',
+}
+_BESIDE_FILES = ('', '-wal', '-journal')  # What SQLite writes first, and later to the file.
+_SETTLED = 2.0  # Seconds. A file that changed later may change again within its time stamp.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,20 +116,64 @@ def _open_axes(type_: Any) -> list[int]:
   return [axis for axis, size in enumerate(shape) if size is None]
 
 
+def _order(type_: Any, first: int = 0) -> list[int]:
+  """For each component as tf.data flattens an element, which one it is of the type's leaves.
+
+  As on TFF's own runtime, a struct with names is a dict, whatever container its type has.
+  """
+  if not isinstance(type_, tff.StructType):
+    return [first]
+  of_fields: list[Any] = []
+  for name, field in trees.fields(type_):
+    of_fields.append((name, _order(field, first)))
+    first += len(of_fields[-1][1])
+  if all(name is not None for name, _ in of_fields):
+    of_fields.sort(key=lambda of_field: of_field[0])
+  return [leaf for _, leaves in of_fields for leaf in leaves]
+
+
+def is_reordered(type_: tff.SequenceType) -> bool:
+  """Whether tf.data has an element's components in another order than the type its leaves."""
+  order = _order(type_.element)
+  return order != sorted(order)
+
+
+def component_types(type_: tff.SequenceType) -> list[Any]:
+  """The types of an element's components, as tf.data flattens it."""
+  return in_order(type_, trees.leaf_types(type_.element))
+
+
+def in_order(type_: tff.SequenceType, leaves: Sequence[Any]) -> list[Any]:
+  """An element's components, as tf.data flattens it, from its leaves in the type's order."""
+  return [leaves[leaf] for leaf in _order(type_.element)]
+
+
+def leaves_of(type_: tff.SequenceType, components: Sequence[Any]) -> list[Any]:
+  """An element's leaves in the type's order, from its components as tf.data flattens it."""
+  of_leaf = dict(zip(_order(type_.element), components, strict=True))
+  return [of_leaf[leaf] for leaf in sorted(of_leaf)]
+
+
+def _components_of(type_: tff.SequenceType, element: Any, what: str = 'value') -> list[Any]:
+  """A Python element's components, as tf.data flattens it."""
+  return in_order(type_, trees.flatten(type_.element, element, what))
+
+
 def is_supported(type_: tff.SequenceType) -> bool:
   """Whether the sequence's elements are numeric tensors of known ranks."""
-  return all(
+  types = component_types(type_)
+  return bool(types) and all(
     isinstance(leaf, tff.TensorType)
     and not np.issubdtype(leaf.dtype, np.str_)
     and trees.static_shape(leaf).rank is not None
-    for leaf in trees.leaf_types(type_.element)
-  ) and bool(trees.leaf_types(type_.element))
+    for leaf in types
+  )
 
 
 def padded_type(type_: tff.SequenceType, form: Form) -> Any:
   """The type of a padded sequence: (elements, sizes of open axes, number of elements)."""
   elements, sizes = [], []
-  for leaf, open_sizes in zip(trees.leaf_types(type_.element), form.open_sizes, strict=True):
+  for leaf, open_sizes in zip(component_types(type_), form.open_sizes, strict=True):
     shape = trees.static_shape(leaf).as_list()
     of_axes = [(None, tff.StructType([]))] * len(shape)
     for axis, size in zip(_open_axes(leaf), open_sizes, strict=True):
@@ -144,7 +201,9 @@ class Store:
   """Reads, keeps and stacks data sets."""
 
   def __init__(self) -> None:
-    self._read: collections.OrderedDict[int, tuple[Any, Any, Arrays]] = collections.OrderedDict()
+    self._read: collections.OrderedDict[int, tuple[Any, Any, Any, Arrays]] = (
+      collections.OrderedDict()
+    )
     self._cohorts: collections.OrderedDict[Any, Any] = collections.OrderedDict()
     self._forms: dict[Any, list[Form]] = collections.defaultdict(list)
     self._limit: int | None = None
@@ -159,26 +218,28 @@ class Store:
     if not isinstance(value, tf.data.Dataset):
       return _from_list(type_, list(value), what)
     kept = self._read.get(id(value))
-    if kept is not None and kept[0]() is value and kept[1] == type_:
+    is_kept = kept is not None and kept[0]() is value and kept[1] == type_
+    if kept is not None and is_kept and (not kept[2] or kept[2] == files(value)):
       self._read.move_to_end(id(value))
-      return kept[2]
+      return kept[3]
     if value.cardinality() == tf.data.INFINITE_CARDINALITY:
       raise datasets.NotLowered(f'{what} is a data set without an end: give it one with take()')
+    before = files(value)  # Had they changed meanwhile, what was read would be of neither time.
     result = _from_dataset(type_, value, what)
-    if is_fixed(value):
-      self._keep(value, type_, result)
+    if before is not None and is_fixed(value):
+      self._keep(value, type_, before, result)
     return result
 
-  def _keep(self, value: tf.data.Dataset, type_: Any, result: Arrays) -> None:
+  def _keep(self, value: tf.data.Dataset, type_: Any, files_: Any, result: Arrays) -> None:
     if self._limit is None:
       self._limit = devices_lib.free_memory('CPU') // _CACHE_PART
     key = id(value)
     read = self._read
     reference = weakref.ref(value, lambda _: read.pop(key, None))
-    read[key] = (reference, type_, result)
-    total = sum(arrays.nbytes for _, _, arrays in read.values())
+    read[key] = (reference, type_, files_, result)
+    total = sum(arrays.nbytes for *_, arrays in read.values())
     while total > self._limit and len(read) > 1:
-      total -= read.popitem(last=False)[1][2].nbytes
+      total -= read.popitem(last=False)[1][-1].nbytes
 
   def form(self, key: Any, type_: Any, cohort: Sequence[Arrays]) -> Form:
     """The form for a cohort's data sets: one that was used for `key` before, if one fits."""
@@ -209,7 +270,7 @@ class Store:
 def form_of(type_: tff.SequenceType, cohort: Sequence[Arrays]) -> Form:
   """The smallest form of some data sets."""
   largest, is_full = [], True
-  for component, leaf in enumerate(trees.leaf_types(type_.element)):
+  for component, leaf in enumerate(component_types(type_)):
     sizes = [a.sizes[component] for a in cohort if a.count]
     none = np.zeros([1, len(_open_axes(leaf))], np.int32)
     most = np.concatenate([none, *sizes]).max(axis=0)
@@ -239,7 +300,7 @@ def stacked(
 ) -> list[np.ndarray]:
   """The leaves [size, ...] of `padded_type`; clients beyond the cohort are empty."""
   leaves, sizes = [], []
-  types = trees.leaf_types(type_.element)
+  types = component_types(type_)
   for component, (leaf, open_sizes) in enumerate(zip(types, form.open_sizes, strict=True)):
     shape = trees.static_shape(leaf).as_list()
     open_axes = _open_axes(leaf)
@@ -261,10 +322,10 @@ def stacked(
 
 def _from_list(type_, elements: list[Any], what: str) -> Arrays:
   """A list of elements."""
-  types, names = trees.leaf_types(type_.element), trees.leaf_names(type_.element)
+  types, names = component_types(type_), in_order(type_, trees.leaf_names(type_.element))
   rows = []
   for index, element in enumerate(elements):
-    leaves = trees.flatten(type_.element, element, f'{what}[{index}]')
+    leaves = _components_of(type_, element, f'{what}[{index}]')
     rows.append(
       [
         trees.to_array(leaf, t, f'{what}[{index}].{name}')
@@ -300,10 +361,9 @@ def reader_of_clients(type_: tff.SequenceType, client_data: Any) -> Callable[[st
 
 def _from_dataset(type_, dataset: tf.data.Dataset, what: str) -> Arrays:
   types = trees.leaf_types(type_.element)
-  spec = tf.nest.map_structure(lambda s: s, dataset.element_spec)
   leaves = [
     tff.TensorType(s.dtype.as_numpy_dtype, s.shape)
-    for s in trees.flatten(type_.element, spec, what)
+    for s in trees.flatten(type_.element, dataset.element_spec, what)
   ]
   for leaf, expected, name in zip(leaves, types, trees.leaf_names(type_.element), strict=True):
     if leaf.dtype != expected.dtype or not trees.static_shape(expected).is_compatible_with(
@@ -319,20 +379,41 @@ def _from_dataset(type_, dataset: tf.data.Dataset, what: str) -> Arrays:
 
 def _read(type_, read: Callable[[], Any], dataset: Callable[[], Any], what: str) -> Arrays:
   """What a reader gives; element by element if there are more than it takes at once."""
-  try:
-    *arrays, sizes = read()
-  except tf.errors.InvalidArgumentError as error:
-    if 'empty' in error.message:
-      return _from_list(type_, [], what)
-    if 'more than one element' in error.message:
-      return _from_list(type_, list(dataset()), what)
-    raise
-  axes = [_open_axes(leaf) for leaf in trees.leaf_types(type_.element)]
+  *arrays, sizes = read()
+  if len(sizes) == _EVERYTHING:  # There may be more.
+    return _from_list(type_, list(dataset()), what)
+  axes = [_open_axes(leaf) for leaf in component_types(type_)]
   splits = np.cumsum([len(a) for a in axes])[:-1]
   return Arrays(
     tuple(a.numpy() for a in arrays),
     tuple(np.split(sizes.numpy(), splits, axis=1)),
   )
+
+
+def _check_names(spec: Any) -> None:
+  """Refuses, as TFF does, elements whose names tf.data has in an order that is no dict's.
+
+  A graph that was made for such elements takes them in that order; its type does not say so.
+  """
+  names = None
+  if isinstance(spec, tuple) and hasattr(spec, '_fields'):
+    names = list(spec._fields)
+  elif attrs.has(type(spec)) and not isinstance(spec, tf.TypeSpec):
+    names = [field.name for field in attrs.fields(type(spec))]
+  if names is not None and names != sorted(names):
+    raise trees.MismatchError(
+      f'A data set has elements of the type {type(spec).__name__}, whose fields'
+      f' {", ".join(names)} are not in alphabetical order: make them an OrderedDict.'
+    )
+  if isinstance(spec, Mapping):
+    for inner in spec.values():
+      _check_names(inner)
+  elif isinstance(spec, (tuple, list)):
+    for inner in spec:
+      _check_names(inner)
+  elif names is not None:
+    for name in names:
+      _check_names(getattr(spec, name))
 
 
 class _Spec:
@@ -352,11 +433,12 @@ class _Spec:
 @functools.lru_cache(maxsize=256)
 def _reader(type_: tff.SequenceType, spec: _Spec) -> Any:
   """variant of a data set -> (arrays [n, ...], padded; sizes of open axes [n, axes])."""
-  types = trees.leaf_types(type_.element)
+  types = component_types(type_)
+  _check_names(spec.spec)
 
   def flat(*fields):
-    element = fields[0] if not isinstance(spec.spec, tuple) else fields
-    leaves = trees.flatten(type_.element, element)
+    element = fields if type(spec.spec) is tuple else fields[0]  # tf.data unpacks only these.
+    leaves = _components_of(type_, element)
     sizes = [
       tf.shape(leaf)[axis] for leaf, t in zip(leaves, types, strict=True) for axis in _open_axes(t)
     ]
@@ -366,7 +448,13 @@ def _reader(type_: tff.SequenceType, spec: _Spec) -> Any:
   def read(variant):
     dataset = tf.data.experimental.from_variant(variant, spec.spec).map(flat)
     dataset = dataset.padded_batch(_EVERYTHING)
-    return dataset.get_single_element()
+    # Of an empty data set there would be no element, and an error that clients' own resemble.
+    nothing = [
+      tf.zeros([size or 0 for size in [0, *s.shape[1:]]], s.dtype) for s in dataset.element_spec
+    ]
+    return (
+      dataset.concatenate(tf.data.Dataset.from_tensors(tuple(nothing))).take(1).get_single_element()
+    )
 
   # TensorFlow would warn that many functions come from this one line.
   read._omit_frequent_tracing_warning = True  # pylint: disable=protected-access
@@ -374,11 +462,14 @@ def _reader(type_: tff.SequenceType, spec: _Spec) -> Any:
 
 
 def is_fixed(dataset: Any) -> bool:
-  """Whether a data set has the same elements, in the same order, each time it is read."""
+  """Whether a data set has the same elements, in the same order, each time it is read.
+
+  As long as the files that it reads stay as they are; see `files`.
+  """
   with contextlib.suppress(AttributeError, NotImplementedError):
     inputs = dataset._inputs()  # pylint: disable=protected-access
     name = type(dataset).__name__.lstrip('_')
-    if not inputs and name not in _FIXED_SOURCES:
+    if not inputs and name not in _FIXED_SOURCES and _file_source(dataset) is None:
       return False
     if any(word in name for word in ('Shuffle', 'Random', 'Generator')):
       return False
@@ -387,7 +478,55 @@ def is_fixed(dataset: Any) -> bool:
       operations = [*graph.get_operations()]
       for inner in graph._functions.values():  # pylint: disable=protected-access
         operations += inner.graph.get_operations()
-      if any(op.op_def is not None and op.op_def.is_stateful for op in operations):
+      if any(
+        op.type in _CHANGING_OPS or (op.op_def is not None and op.op_def.is_stateful)
+        for op in operations
+      ):
         return False
     return all(map(is_fixed, inputs))
   return False
+
+
+def files(dataset: Any) -> tuple[Any, ...] | None:
+  """What tells whether the files that a data set reads have changed: () if it reads none.
+
+  None if that is not known: files of another machine, names that a graph makes, or files that
+  changed just now.
+  """
+  found: list[Any] = []
+  with contextlib.suppress(AttributeError, NotImplementedError, OSError, ValueError):
+    pending = [dataset]
+    while pending:
+      source = pending.pop()
+      pending += source._inputs()  # pylint: disable=protected-access
+      attribute = _file_source(source)
+      if attribute is None:
+        continue
+      names = getattr(source, attribute)
+      if isinstance(names, tf.data.Dataset):
+        if not is_fixed(names):
+          return None
+        pending.append(names)
+        names = list(names.as_numpy_iterator())
+      for name in np.ravel(names):
+        found += _stamps(name)
+    return tuple(found)
+  return None
+
+
+def _file_source(dataset: Any) -> str | None:
+  """The attribute with the names of the files that a data set itself reads."""
+  return _FILE_SOURCES.get(type(dataset).__name__.lstrip('_').removesuffix('V2').removesuffix('V1'))
+
+
+def _stamps(name: bytes) -> list[Any]:
+  stamps = []
+  for suffix in _BESIDE_FILES:
+    path = os.fsdecode(name) + suffix
+    if suffix and not os.path.exists(path):
+      continue
+    stat = os.stat(path)
+    if abs(time.time() - stat.st_mtime) < _SETTLED:
+      raise ValueError(f'{path} changed just now')
+    stamps.append((path, stat.st_ino, stat.st_mtime_ns, stat.st_size))
+  return stamps
