@@ -15,6 +15,7 @@ import runtime
 from runtime.xla.lowering import sequences
 from tests.runtime import test_values
 
+pytestmark = pytest.mark.slow  # TFF's own runtime beside ours
 Tree = collections.OrderedDict
 Pair = collections.namedtuple('Pair', 'a b')
 Swapped = collections.namedtuple('Swapped', 'b a')
