@@ -120,9 +120,9 @@ def _range(interp, node, inputs):
 
 def _limit(number, data: _Indexed) -> tuple[tf.Tensor, int | None]:
   """How many elements a count argument stands for, which is all if it is negative."""
+  known = tf.get_static_value(number)  # Of the argument itself: not all ops are folded.
   number = tf.cast(tf.minimum(number, _ENDLESS), tf.int32)
   count = tf.where(number < 0, data.count, tf.minimum(number, data.count))
-  known = tf.get_static_value(number)
   bound = data.bound
   if known is not None and known >= 0:
     bound = int(known) if bound is None else min(int(known), bound)
@@ -143,13 +143,15 @@ def _skip(interp, node, inputs):
   del interp, node
 
   def transform(data):
-    skipped, most = _limit(inputs[1], data)
+    skipped, _ = _limit(inputs[1], data)
     known = tf.get_static_value(inputs[1])
-    is_known = known is not None and known >= 0 and data.bound is not None
+    bound = data.bound
+    if bound is not None and known is not None:
+      bound = max(0, bound - int(known)) if known >= 0 else 0
     return data.reindexed(
       lambda i: i + skipped,
       count=data.count - skipped,
-      bound=data.bound - most if is_known else data.bound,
+      bound=bound,
       again=_again(data, transform),
     )
 
@@ -453,7 +455,7 @@ def _shuffle(interp, node, inputs):
   def transform(data):
     if data.bound is None:
       raise NotLowered('a shuffle of a data set without an end')
-    bound = data.bound
+    bound = max(1, data.bound)  # XLA refuses to look up an order that is empty.
     if size < 0 or size >= bound:
       order = random_ops.permutation(draw(), bound, data.count)
     else:

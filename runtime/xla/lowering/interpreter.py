@@ -17,7 +17,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import function_def_to_graph, op_def_registry, ops
 
 from runtime.xla import lanes
-from runtime.xla.lowering import datasets, scope
+from runtime.xla.lowering import datasets, scope, varying
 
 NotLowered = datasets.NotLowered
 Value = tf.Tensor | datasets.Held
@@ -62,6 +62,8 @@ class Interpreter:
     self.lengths: dict[int, tuple[tf.Tensor, int]] = {}
     # Shapes as tensors, of which some sizes are known: by id, which the tensor keeps.
     self.known_sizes: dict[int, tuple[tf.Tensor, list[int | None]]] = {}
+    # Of varying sizes that XLA does not know, as it keeps none in tensor lists: by id.
+    self.unsized: dict[int, tf.Tensor] = {}
     self._library = {f.signature.name: f for f in graph_def.library.function}
     self._bodies: dict[str, Any] = {}
     self._names = itertools.count()
@@ -143,7 +145,10 @@ class Interpreter:
 
   def _node(self, node: Any, inputs: list[Any]) -> list[Any]:
     try:
-      return self._outputs(node, inputs)
+      outputs = self._outputs(node, inputs)
+      if self.session.bounds and varying.is_unsized(node.op, inputs, self.unsized):
+        self.unsized.update({id(o): o for o in outputs if varying.is_varying(o)})
+      return outputs
     except NotLowered:
       raise
     except _UNFORESEEN as error:
@@ -152,6 +157,11 @@ class Interpreter:
 
   def _outputs(self, node: Any, inputs: list[Any]) -> list[Any]:
     handler = self._handlers.get(node.op)
+    is_call = (
+      node.op in HANDLERS or node.op in self._library or node.op in (*_IDENTITIES, *_IGNORED)
+    )
+    if self.session.bounds and not is_call:
+      varying.check(node, inputs)
     if handler is not None:
       return handler(self, node, inputs)
     if node.op in self._library:

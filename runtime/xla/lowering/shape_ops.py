@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from runtime.xla import long_sums, products
-from runtime.xla.lowering import datasets, interpreter
+from runtime.xla.lowering import datasets, interpreter, sized_ops
 
 _Interpreter = interpreter.Interpreter
 NotLowered = datasets.NotLowered
@@ -131,7 +131,8 @@ def _strided_slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
     size = sizes[int(begin[0])]
     if size is not None:
       return [tf.constant(size, inputs[0].dtype)]
-  return interp.op(node, inputs)
+  changed = sized_ops.slice_from_the_end(interp, node, inputs)
+  return interp.op(*((node, inputs) if changed is None else changed))
 
 
 def _barrier(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -169,4 +170,5 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   XlaOptimizationBarrier=_barrier,
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(products.OPS, _product),
+  **sized_ops.HANDLERS,
 )

@@ -1,0 +1,279 @@
+"""Which ops are right on values whose sizes vary, as of a smaller last batch.
+
+XLA keeps such a dynamic size through most ops, loses it in some, and ends the process at a few.
+So an op is taken only if it is known to be right: `tests/runtime/test_partial_batches.py` compares
+each with TensorFlow. `sized_ops` writes some anew. All others are refused, and the part of the
+program that has them is interpreted.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from runtime.xla.lowering import datasets
+
+KNOWN = frozenset(
+  [
+    'Abs',
+    'Acos',
+    'Acosh',
+    'Add',
+    'AddN',
+    'AddV2',
+    'All',
+    'Any',
+    'ApproximateEqual',
+    'ArgMax',
+    'ArgMin',
+    'Asin',
+    'Asinh',
+    'Atan',
+    'Atan2',
+    'Atanh',
+    'AvgPool',
+    'AvgPool3D',
+    'AvgPool3DGrad',
+    'AvgPoolGrad',
+    'BatchMatMulV2',
+    'BesselI0e',
+    'BesselI1e',
+    'BiasAdd',
+    'BiasAddGrad',
+    'Bitcast',
+    'BitwiseAnd',
+    'BitwiseOr',
+    'BitwiseXor',
+    'BroadcastTo',
+    'Bucketize',
+    'Cast',
+    'Ceil',
+    'ClipByValue',
+    'ConcatV2',
+    'Conv2D',
+    'Conv2DBackpropFilter',
+    'Conv2DBackpropInput',
+    'Conv3D',
+    'Conv3DBackpropFilterV2',
+    'Conv3DBackpropInputV2',
+    'Cos',
+    'Cosh',
+    'DepthToSpace',
+    'DepthwiseConv2dNative',
+    'DepthwiseConv2dNativeBackpropFilter',
+    'DepthwiseConv2dNativeBackpropInput',
+    'Digamma',
+    'Div',
+    'DivNoNan',
+    'Einsum',
+    'Elu',
+    'EluGrad',
+    'EnsureShape',
+    'Equal',
+    'Erf',
+    'Erfc',
+    'Erfinv',
+    'Exp',
+    'ExpandDims',
+    'Expm1',
+    'Floor',
+    'FloorDiv',
+    'FloorMod',
+    'FusedBatchNormGradV3',
+    'FusedBatchNormV3',
+    'GatherNd',
+    'GatherV2',
+    'Greater',
+    'GreaterEqual',
+    'Igammac',
+    'InTopKV2',
+    'Inv',
+    'Invert',
+    'IsFinite',
+    'IsInf',
+    'IsNan',
+    'L2Loss',
+    'LeakyRelu',
+    'LeakyReluGrad',
+    'LeftShift',
+    'Less',
+    'LessEqual',
+    'Lgamma',
+    'Log',
+    'Log1p',
+    'LogSoftmax',
+    'LogicalAnd',
+    'LogicalNot',
+    'LogicalOr',
+    'LowerBound',
+    'MatMul',
+    'MatrixBandPart',
+    'MatrixDiagPartV3',
+    'Max',
+    'MaxPool',
+    'MaxPool3D',
+    'MaxPool3DGrad',
+    'MaxPoolGrad',
+    'Maximum',
+    'Mean',
+    'Min',
+    'Minimum',
+    'Mod',
+    'Mul',
+    'MulNoNan',
+    'Ndtri',
+    'Neg',
+    'NotEqual',
+    'OneHot',
+    'OnesLike',
+    'Pack',
+    'Pad',
+    'PadV2',
+    'Pow',
+    'Prod',
+    'Rank',
+    'RealDiv',
+    'Reciprocal',
+    'ReciprocalGrad',
+    'Relu',
+    'Relu6',
+    'Relu6Grad',
+    'ReluGrad',
+    'Reshape',
+    'ResizeBilinear',
+    'ResizeNearestNeighbor',
+    'ReverseSequence',
+    'ReverseV2',
+    'RightShift',
+    'Rint',
+    'Round',
+    'Rsqrt',
+    'RsqrtGrad',
+    'ScatterNd',
+    'Select',
+    'SelectV2',
+    'Selu',
+    'Shape',
+    'ShapeN',
+    'Sigmoid',
+    'SigmoidGrad',
+    'Sign',
+    'Sin',
+    'Sinh',
+    'Size',
+    'Slice',
+    'Softmax',
+    'SoftmaxCrossEntropyWithLogits',
+    'Softplus',
+    'SoftplusGrad',
+    'Softsign',
+    'SoftsignGrad',
+    'SpaceToBatchND',
+    'SpaceToDepth',
+    'SparseSoftmaxCrossEntropyWithLogits',
+    'Split',
+    'SplitV',
+    'Sqrt',
+    'SqrtGrad',
+    'Square',
+    'SquaredDifference',
+    'Squeeze',
+    'StridedSlice',
+    'StridedSliceGrad',
+    'Sub',
+    'Sum',
+    'Tan',
+    'Tanh',
+    'TanhGrad',
+    'TensorScatterAdd',
+    'TensorScatterUpdate',
+    'Tile',
+    'TopKV2',
+    'Transpose',
+    'TruncateMod',
+    'Unpack',
+    'UnsortedSegmentMax',
+    'UnsortedSegmentMin',
+    'UnsortedSegmentProd',
+    'UnsortedSegmentSum',
+    'Where',
+    'Xdivy',
+    'XlaOptimizationBarrier',
+    'Xlog1py',
+    'Xlogy',
+    'ZerosLike',
+  ]
+)
+# They pass values on; whole models and loops are their tests.
+CARRIED = frozenset(
+  [
+    'ResourceGather',
+    'TensorListFromTensor',
+    'TensorListGetItem',
+    'TensorListLength',
+    'TensorListPopBack',
+    'TensorListPushBack',
+    'TensorListSetItem',
+    'TensorListStack',
+  ]
+)
+# Right along the axes that do not vary: where among the inputs the axes are.
+ALONG: Mapping[str, int] = dict(Cumprod=1, CumulativeLogsumexp=1, Cumsum=1, Roll=2)
+# Right where the axes at which they pad do not vary.
+_PADDING = ('MirrorPad', 'MirrorPadGrad')
+
+
+def is_varying(value: Any) -> bool:
+  """Whether a value may have a dynamic size, which TensorFlow does not know."""
+  return (
+    tf.is_tensor(value)
+    and value.dtype not in (tf.variant, tf.resource)
+    and not value.shape.is_fully_defined()
+  )
+
+
+def varies(value: tf.Tensor, axis: int) -> bool:
+  """Whether one of its sizes may be dynamic."""
+  return value.shape.rank is None or value.shape[axis] is None
+
+
+def is_unsized(op: str, inputs: list[Any], unsized: Mapping[int, tf.Tensor]) -> bool:
+  """Whether XLA takes an op's results to have their largest sizes.
+
+  Beside values whose sizes it knows that does no harm, but such a size is not to be read.
+  """
+  sources = [i for i in inputs if is_varying(i)]
+  of_a_list = op in ('TensorListPopBack', 'TensorListGetItem')
+  return of_a_list or (bool(sources) and all(id(i) in unsized for i in sources))
+
+
+def refusal(op: str) -> datasets.NotLowered:
+  """Says what to change."""
+  return datasets.NotLowered(
+    f"the op {op} on a batch whose size varies: batch with drop_remainder in the clients' "
+    'pipeline, or leave it to the interpreter'
+  )
+
+
+def check(node: Any, inputs: list[Any]) -> None:
+  """Refuses an op of values whose sizes vary, unless it is known to be right.
+
+  Raises:
+    NotLowered: it is not.
+  """
+  if not any(map(is_varying, inputs)):
+    return
+  if node.op in ALONG:
+    _check_axes(node.op, inputs[0], tf.get_static_value(inputs[ALONG[node.op]]))
+  elif node.op in _PADDING:
+    paddings = tf.get_static_value(inputs[1])
+    axes = None if paddings is None else [a for a, p in enumerate(paddings) if any(p)]
+    _check_axes(node.op, inputs[0], axes)
+  elif node.op not in KNOWN and node.op not in CARRIED:
+    raise refusal(node.op)
+
+
+def _check_axes(op: str, value: tf.Tensor, axes: Any) -> None:
+  if axes is None or any(varies(value, int(axis)) for axis in np.ravel(axes)):
+    raise refusal(op)

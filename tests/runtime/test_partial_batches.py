@@ -1,0 +1,216 @@
+"""Elements whose sizes vary: a smaller last batch, and what is made of a data set's part."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import runtime
+from runtime.xla.lowering import varying
+from tests.runtime import partial_ops
+
+CONTEXTS = {'one by one': dict(clients_per_block=1), 'blocks': dict(clients_per_block=2)}
+
+
+@pytest.fixture(scope='module', name='native')
+def fixture_native():
+  with runtime.create('native') as native:
+    yield native
+
+
+def both(native, function, type_, data, **settings):
+  """What a function of a client's data set gives natively and compiled, and the explanation."""
+  local = tff.tensorflow.computation(function, type_)
+  mapped = tff.federated_computation(
+    lambda s: tff.federated_map(local, s), tff.FederatedType(type_, tff.CLIENTS)
+  )
+  stack = tff.framework.get_context_stack()
+  with stack.install(native.context):
+    expected = mapped(data)
+  context = runtime.XlaContext(**settings)
+  with stack.install(context):
+    found = mapped(data)
+  return expected, found, context.explain(mapped)
+
+
+# Parts of a data set.
+
+
+def _total(batches):
+  """A number that depends on every element and on every batch's size."""
+
+  def add(total, batch):
+    places = tf.range(1, 1 + tf.size(batch, tf.int64))
+    return total * 3 + tf.reduce_sum(batch * places)
+
+  return batches.reduce(np.int64(0), add)
+
+
+def _sum_of_products(pairs):
+  return pairs.reduce(np.int64(0), lambda total, pair: total * 3 + tf.reduce_sum(pair[0] * pair[1]))
+
+
+def _sum(numbers):
+  return numbers.reduce(np.int64(0), lambda total, number: total * 2 + tf.reduce_sum(number))
+
+
+def _is_even(number):
+  return number % 2 == 0
+
+
+PARTS = dict(
+  skip=lambda s: _total(s.skip(3).batch(4)),
+  skip_filter=lambda s: _sum(s.skip(3).filter(_is_even)),
+  skip_take=lambda s: _total(s.skip(3).take(6).batch(4)),
+  take_skip=lambda s: _total(s.take(9).skip(3).batch(4)),
+  zip_skip=lambda s: _sum_of_products(tf.data.Dataset.zip((s, s.skip(1))).batch(4)),
+  skip_shuffle=lambda s: (
+    s.skip(3)
+    .shuffle(9)
+    .batch(4)
+    .reduce(
+      np.int64(0), lambda total, batch: total + tf.reduce_sum(batch) * tf.size(batch, tf.int64) ** 0
+    )
+  ),
+  skip_more=lambda s: _total(s.skip(20).batch(4)),
+  skip_all=lambda s: _total(s.skip(-1).batch(4)),
+  skip_more_shuffle=lambda s: _sum(s.skip(50).shuffle(4)),
+  take_none=lambda s: _total(s.take(0).batch(4)),
+  take_none_shuffle=lambda s: _sum(s.take(0).filter(_is_even).shuffle(3)),
+  take_all=lambda s: _total(s.take(-1).batch(5)),
+  concatenate=lambda s: _total(s.skip(3).concatenate(s.skip(8)).repeat(2).batch(5)),
+  shard_skip=lambda s: _total(s.shard(2, 1).skip(2).batch(3)),
+  batch_skip=lambda s: _total(s.skip(2).batch(3).skip(1)),
+)
+
+
+@pytest.mark.parametrize('settings', CONTEXTS.values(), ids=CONTEXTS)
+def test_parts_of_a_data_set(native, settings):
+  data = [tf.data.Dataset.range(n) for n in (12, 2, 7, 0)]
+  type_ = tff.SequenceType(np.int64)
+  expected, found, explanation = both(
+    native, lambda s: {k: part(s) for k, part in PARTS.items()}, type_, data, **settings
+  )
+  assert explanation.is_compiled, explanation
+  assert [dict(f) for f in found] == [dict(e) for e in expected]
+
+
+# Ops on partial batches.
+
+
+def _rows(number):
+  x = (np.arange(1, 2 * number + 1).reshape(number, 2) / 10).astype(np.float32)
+  return tf.data.Dataset.from_tensor_slices((x, np.arange(number, dtype=np.int32) % 3)).batch(4)
+
+
+def _in_short(function):
+  """A data set's function: of each result's values, their order, number, mean and sizes."""
+  specs = (tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.int32))
+  results = tf.function(function).get_concrete_function(*specs).structured_outputs
+
+  def step(before, batch):
+    after = []
+    for value in tf.nest.flatten(function(*batch)):
+      value = tf.cast(value, tf.float32)
+      flat = tf.reshape(value, [-1])
+      places = tf.cast(tf.range(1, 1 + tf.size(flat)), tf.float32)
+      after += [
+        tf.reduce_sum(flat * places),
+        tf.cast(tf.size(value), tf.float32),
+        tf.reduce_mean(value),
+        tf.reduce_sum(tf.cast(tf.shape(value), tf.float32)),
+      ]
+    return before * 2 + tf.stack(after)
+
+  return lambda batches: batches.reduce(tf.zeros([4 * len(tf.nest.flatten(results))]), step)
+
+
+def _compare(native, ops, data, **settings):
+  """Compares ops with TensorFlow on partial batches; the explanation."""
+  type_ = tff.SequenceType(tff.types.tensorflow_to_type(data[0].element_spec))
+  functions = {name: _in_short(function) for name, function in ops.items()}
+  expected, found, explanation = both(
+    native, lambda s: {name: f(s) for name, f in functions.items()}, type_, data, **settings
+  )
+  for of_client, ours in zip(expected, found, strict=True):
+    for name in ops:
+      np.testing.assert_allclose(ours[name], of_client[name], 2e-4, 2e-5, err_msg=name)
+  return explanation
+
+
+_SOME = (
+  'OnesLike',
+  'Xlog1py, constant',
+  'DivNoNan, constant',
+  'MulNoNan, constant',
+  'selectv2_s',
+  'selectv2_v',
+  'slice_last',
+  'slice_last2',
+  'slice_rev',
+  'reverse0',
+  'reversed_flat',
+  'ones_like_column',
+  'vmap',
+  'fbn',
+)
+
+
+def test_some_ops_with_several_clients_at_once(native):
+  ops = {name: partial_ops.OPS[name] for name in _SOME}
+  data = [_rows(7), _rows(4), _rows(3)]
+  explanation = _compare(native, ops, data, clients_per_block=2)
+  assert explanation.is_compiled, explanation
+
+
+@pytest.mark.slow
+def test_ops_that_are_known(native, monkeypatch):
+  """Each op of the list is compared, and no other is compiled."""
+  seen, check = set(), varying.check
+
+  def checked(node, inputs):
+    check(node, inputs)
+    if any(map(varying.is_varying, inputs)):
+      seen.add(node.op)
+
+  monkeypatch.setattr(varying, 'check', checked)
+  names = list(partial_ops.OPS)
+  for start in range(0, len(names), 40):
+    some = {name: partial_ops.OPS[name] for name in names[start : start + 40]}
+    explanation = _compare(native, some, [_rows(7)])
+    assert explanation.is_compiled, explanation
+  assert not varying.KNOWN - seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', partial_ops.REFUSED)
+def test_ops_that_are_refused(native, name):
+  explanation = _compare(native, {name: partial_ops.REFUSED[name]}, [_rows(7)])
+  assert 'drop_remainder' in str(explanation)
+
+
+def _dense():
+  return tff.learning.models.from_keras_model(
+    tf.keras.Sequential(
+      [tf.keras.layers.InputLayer((2,)), tf.keras.layers.Dense(3, kernel_initializer='zeros')]
+    ),
+    input_spec=_rows(1).element_spec,
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+  )
+
+
+def test_a_keras_model_on_partial_batches_stays_compiled(native):
+  process = tff.learning.algorithms.build_weighted_fed_avg(
+    _dense, tff.learning.optimizers.build_sgdm(0.1)
+  )
+  data = [_rows(7), _rows(3)]
+  metrics = []
+  context = runtime.XlaContext()
+  for used in (native.context, context):
+    with tff.framework.get_context_stack().install(used):
+      output = process.next(process.initialize(), data)
+      metrics.append(output.metrics['client_work']['train'])
+  assert context.explain(process.next).is_compiled, context.explain(process.next)
+  for name, value in metrics[0].items():
+    np.testing.assert_allclose(metrics[1][name], value, 1e-5)
