@@ -150,7 +150,6 @@ OPS = dict(
   splitv=lambda x, y: tf.split(tf.concat([x, x], 1), [1, 3], 1),
   slice=lambda x, y: [tf.slice(x, [0, 1], [-1, 1]), tf.slice(x, [1, 0], [2, 2])],
   slice_d=lambda x, y: tf.slice(x, [0, 0], [tf.shape(x)[0], 1]),
-  slice_d1=lambda x, y: tf.slice(x, [1, 0], [tf.shape(x)[0] - 1, 1]),
   slice_over=lambda x, y: x[:3],
   slice_col=lambda x, y: [x[:, 0], x[:, 1:], x[:, -1], x[..., None], x[:, ::-1], x[:, None]],
   slice_0=lambda x, y: [x[0], x[:1], x[1:], x[1:3], x[:2]],
@@ -383,6 +382,7 @@ OPS = dict(
 
 # Refused, and so interpreted.
 REFUSED = dict(
+  slice_d1=lambda x, y: tf.slice(x, [1, 0], [tf.shape(x)[0] - 1, 1]),
   concatoffset=lambda x, y: tf.gradients(
     tf.reduce_sum(tf.concat([x, 2 * x], 0) * tf.concat([x, 3 * x], 0)), x
   )[0],
