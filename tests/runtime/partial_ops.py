@@ -331,7 +331,6 @@ OPS = dict(
   vmap4=lambda x, y: tf.vectorized_map(lambda r: tf.where(r > 0.5, tf.zeros_like(r), r)[-1:], x),
   max_g=lambda x, y: tf.gradients(tf.reduce_max(x, 0), x)[0],
   min_g=lambda x, y: tf.gradients(tf.reduce_min(x, 1), x)[0],
-  prod_g=lambda x, y: tf.gradients(tf.reduce_prod(x, 1), x)[0],
   mean_g=lambda x, y: [tf.gradients(tf.reduce_mean(x**2, a), x)[0] for a in (0, 1)],
   mean_gg=lambda x, y: tf.gradients(tf.reduce_mean(x**2), x)[0],
   where_g=lambda x, y: tf.gradients(tf.where(x > 0.5, x**2, x**3), x)[0],
@@ -390,6 +389,7 @@ REFUSED = dict(
   slice_g4=lambda x, y: tf.gradients(tf.reduce_sum(x[-1] ** 2), x)[0],
   mirrorpad0=lambda x, y: tf.pad(x, [[1, 1], [0, 0]], 'REFLECT'),
   cumsum0=lambda x, y: tf.cumsum(x, 0),
+  prod_gradient=lambda x, y: tf.gradients(tf.reduce_prod(x, 1), x)[0],
   cumprod0=lambda x, y: tf.math.cumprod(x, 0),
   cumsumr=lambda x, y: tf.cumsum(x, 0, reverse=True),
   diag=lambda x, y: [
