@@ -161,7 +161,7 @@ def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 def _concat_offset(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """Constants where the sizes along the axis are known: gradients slice there."""
-  axis, shapes = tf.get_static_value(inputs[0]), inputs[1:]
+  axis, shapes = _static_axis(inputs[0]), inputs[1:]
   sizes = [interp.sizes(shape) for shape in shapes]
   offsets, total = [], 0
   for known in sizes:
@@ -173,6 +173,15 @@ def _concat_offset(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
     total += size
     offsets.append(tf.constant(offset, shapes[0].dtype))
   return offsets
+
+
+def _static_axis(axis: tf.Tensor) -> Any:
+  """An axis from the end is taken modulo the rank, by an op."""
+  known = tf.get_static_value(axis)
+  if known is None and axis.op.type == 'FloorMod':
+    parts = [tf.get_static_value(part) for part in axis.op.inputs]
+    known = None if None in parts else parts[0] % parts[1]
+  return known
 
 
 def _batch_norm(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
