@@ -1,4 +1,7 @@
-"""What every runtime offers: place data once, then run rounds on it."""
+"""What every runtime offers: place data once, then run rounds on it.
+
+Long because all that runtimes share is here, for whoever writes another one.
+"""
 
 import abc
 import contextlib

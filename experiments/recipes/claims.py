@@ -14,6 +14,8 @@ only those to be run that have neither runs nor evidence. A claim is never remov
 one is answered by a dated remark beside its verdict. `docs/claims.md` is what the first command
 prints; `verdicts` reads and stores all of these, and prints them. Importing this module does not
 import TensorFlow.
+
+Long because running, judging and storing share what they read of recipes and evidence.
 """
 
 import argparse

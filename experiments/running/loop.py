@@ -36,6 +36,8 @@ _RECOVERIES = 3  # In a row, for a loss and those that follow while it is replac
 class Loop:
   """The state of runs while they go on.
 
+  Long because what becomes of a round, lost or not, is followed in one place.
+
   Attributes:
     runs: the experiments.
     guarantors: for each the one which computes its guarantee; see `guarantors`.

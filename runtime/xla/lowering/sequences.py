@@ -12,6 +12,8 @@ all have the same size, there are none.
 
 An element's components are everywhere in the order in which tf.data flattens it, dicts by
 their sorted keys: graphs count on it. TFF's types have another order.
+
+Long because reading, keeping and stacking data sets share the order of an element's components.
 """
 
 import collections
