@@ -201,9 +201,9 @@ def _recorded(folder):
 @pytest.mark.timeout(400)
 def test_a_worker_of_the_command_line_is_killed_and_replaced(tmp_path):
   """The one run over real workers that is made at every change."""
-  run({**SPREAD, 'output_dir': str(tmp_path / 'plain')})
-  with watching.command(SPREAD, tmp_path / 'killed', '--cohort_workers=2') as command:
-    addresses = command.wait_for(tmp_path / 'killed/run', 'checkpoints/round_*.npz')
+  plain, expected = run(SPREAD)
+  with watching.command(SPREAD, tmp_path, '--cohort_workers=2') as command:
+    addresses = command.wait_for(tmp_path / 'run', 'checkpoints/round_*.npz')
     killed, _ = command.cohort_workers()
     os.kill(killed, signal.SIGKILL)
     assert command.process.wait(180) == 0, command.said()
@@ -211,15 +211,13 @@ def test_a_worker_of_the_command_line_is_killed_and_replaced(tmp_path):
   words = 'cohort worker [01] was lost and has been replaced; going on after round ([0-9]+)'
   assert 0 < int(re.findall(words, command.said())[0]) < 200
   assert addresses and addresses <= watching.LOOPBACK
-  (expected, server), (values, found) = (
-    _recorded(tmp_path / name) for name in ('plain', 'killed/run')
-  )
+  values, found = _recorded(tmp_path / 'run')
   assert values.keys() == expected.keys()
   np.testing.assert_allclose(
     [values[k] for k in expected], list(expected.values()), rtol=1e-3, atol=1e-5
   )
-  assert found.keys() == server.keys()
-  example.assert_same(list(server.values()), [found[name] for name in server], rtol=1e-4)
+  for name, leaf in checkpoints.flatten(plain.server_state).items():
+    example.assert_same(leaf, found[f'server/{name}'], rtol=1e-4)
 
 
 @pytest.fixture(scope='module', name='cluster')

@@ -73,8 +73,8 @@ def test_a_cluster_gives_the_same_table_although_a_worker_is_killed(
 def test_a_stopped_sweep_on_somebodys_cluster_continues(ray, expected, tmp_path, monkeypatch):
   with watching.somebodys_cluster(tmp_path / 'cluster') as (address, _):
 
-    def stop(self, worker, rounds_done, rounds, runs):
-      if rounds_done < rounds:
+    def stop(self, worker, ended, rounds_done, rounds, runs):
+      if 0 < rounds_done < rounds:
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:

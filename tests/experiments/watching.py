@@ -21,9 +21,10 @@ _MARK = 'TEST_OF'  # in the environment of whatever a test has started
 LOOPBACK = {
   '0100007F', '00000000000000000000000001000000', '0000000000000000FFFF00000100007F',
 }  # fmt: skip
-# It lives until its standard input ends.
+# It lives until its standard input ends. It would end with its last client, were there not one that
+# does nothing: the next would be given another, which does not keep to the loopback device.
 _SERVER = """
-import socket, sys, tempfile
+import socket, subprocess, sys, tempfile
 import ray
 from ray.util.client.server import server as client_server
 with tempfile.TemporaryDirectory(prefix='ray-') as folder:
@@ -33,10 +34,15 @@ with tempfile.TemporaryDirectory(prefix='ray-') as folder:
   )
   with socket.socket() as free:
     free.bind(('127.0.0.1', 0))
-    port = free.getsockname()[1]
-  server = client_server.serve('127.0.0.1', port)
-  print(f'ray://127.0.0.1:{port}', flush=True)
+    address = f'127.0.0.1:{free.getsockname()[1]}'
+  server = client_server.serve(*address.split(':'))
+  stay = f'import ray, sys; ray.init("ray://{address}"); print(flush=True); sys.stdin.read()'
+  pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+  client = subprocess.Popen([sys.executable, '-c', stay], **pipes)
+  client.stdout.readline()
+  print(f'ray://{address}', flush=True)
   sys.stdin.read()
+  client.communicate()
   server.stop(0)
   ray.shutdown()
 """
@@ -118,6 +124,11 @@ class Started:
     """Those of them that are members of a run."""
     return [pid for pid in self.processes() if command_line(pid).startswith('ray::_Actor')]
 
+  def parts_of_ray(self) -> set[int]:
+    """Those of them that know of a cluster, and who keeps its processes."""
+    first = {pid: command_line(pid).partition(' ')[0] for pid in self.processes()}
+    return {pid for pid, name in first.items() if name.endswith(('/gcs_server', '/raylet'))}
+
   def wait_for(self, folder: pathlib.Path, pattern: str, seconds: float = 120) -> set[str]:
     """Waits for a file; returns where the processes have listened until then."""
     addresses: set[str] = set()
@@ -195,6 +206,9 @@ def somebodys_cluster(folder: pathlib.Path) -> Iterator[tuple[str, Started]]:
     assert server.process.stdout is not None
     address = server.process.stdout.readline().strip()
     assert address.startswith('ray://127.0.0.1:'), server.said()
+    parts = server.parts_of_ray()
+    assert len(parts) == 2, server.said()
     yield address, server
-    assert server.process.poll() is None  # it is not a run's to end
+    assert server.parts_of_ray() == parts  # they are not a run's to end
+    assert listening(server.processes()) <= LOOPBACK
     server.process.communicate('', timeout=60)

@@ -39,7 +39,8 @@ _ON_DISK = (
   '--cohort_sampling_rate=0.6', '--client_states=disk',
 )  # fmt: skip
 COMMANDS = {
-  'cohort_workers': (*_ON_DISK, '--cohort_workers=2'),
+  # Rounds after the last checkpoint are lost, and their states with them.
+  'cohort_workers': (*_ON_DISK, '--checkpoint_every=5', '--cohort_workers=2'),
   'ditto_on_disk': _ON_DISK,
   'dp_fedavg': (
     *_SMALL, '--method=dp_fedavg', '--noise_multiplier=0.3', '--cohort_sampling_rate=0.6',
