@@ -434,12 +434,12 @@ def _balance(silos: int, examples: int, epsilon: float) -> float:
 
 def tuning_against_fedavg() -> list[Pair]:
   """Panel (a): settings with so little heterogeneity that FedAvg is the better end point."""
-  return _tuning_against_the_better_end('fedavg', (0.25, 0.5, 0.9))
+  return _tuning_against_the_better_end('fedavg', (0.25, 0.5, 1.0))
 
 
 def tuning_against_local() -> list[Pair]:
   """Panel (c): settings with so much heterogeneity that local training is the better end point."""
-  return _tuning_against_the_better_end('local', (1.1, 2.0, 4.0))
+  return _tuning_against_the_better_end('local', (1.0, 2.0, 4.0))
 
 
 def _tuning_against_the_better_end(end: str, shares: tuple[float, ...]) -> list[Pair]:
