@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from datasets import federated
+from runtime import memory
 
 
 class RowFile:
@@ -64,10 +65,15 @@ class StoredClients(federated.ClientSource):
   def load(self, rows: np.ndarray) -> federated.ClientExamples:
     """The examples of some clients, [len(rows), max_examples, ...]."""
     rows = np.asarray(rows, np.int64)
-    x = np.zeros([len(rows), self.max_examples, *self.x.shape], self.x.dtype)
-    y = np.zeros([len(rows), self.max_examples, *self.y.shape], self.y.dtype)
+    x, y = (
+      memory.room((len(rows), self.max_examples, *file.shape), file.dtype)
+      for file in (self.x, self.y)
+    )
     for place in np.argsort(self.blocks[rows]).tolist():  # as they lie on the disk
-      self._fill(int(rows[place]), x[place], y[place])
+      client = int(rows[place])
+      self._fill(client, x[place], y[place])
+      x[place, self.num_examples[client] :] = 0
+      y[place, self.num_examples[client] :] = 0
     return federated.ClientExamples(x=x, y=y, num_examples=self.num_examples[rows])
 
   def select(self, rows: np.ndarray) -> 'StoredClients':

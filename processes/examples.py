@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 # A client's rows are worked off in so many pieces at most, none of fewer rows and numbers than
-# these: XLA takes the products of small matrices on a CPU one number after the other.
+# these: XLA takes the products of small matrices on a CPU one number after the other. Floats
+# are a product's numbers themselves; each of a text's words is a whole vector of the model's.
 _PIECES, _FEWEST_ROWS, _FEWEST_NUMBERS = 32, 16, 2**14
 
 
@@ -29,7 +30,8 @@ def sums_of_examples(
   """
   capacity = data['x'].shape[0]
   of_row = max(1, math.prod(data['x'].shape[1:]))
-  piece = max(_FEWEST_ROWS, -(-capacity // _PIECES), -(-_FEWEST_NUMBERS // of_row))
+  fewest = -(-_FEWEST_NUMBERS // of_row) if data['x'].dtype.is_floating else 1
+  piece = max(_FEWEST_ROWS, -(-capacity // _PIECES), fewest)
 
   def add(start, totals):
     position = start + tf.range(piece)

@@ -1,11 +1,18 @@
-"""Memory of a round is kept for the next one; what is loaded is not searched for garbage."""
+"""Memory of a round is kept for the next one, and shared; what is loaded is no garbage."""
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import gc
+import mmap
 import os
+from typing import Any, ClassVar
 
+import numpy as np
+
+_ALIGNED = 64  # bytes: where TensorFlow and XLA want an array to begin
+_SMALLEST_KEPT, _MOST_KEPT = 2**20, 3  # bytes of a room, and how many that nobody holds
 _KEPT = 2**30  # Bytes: of one array, and at the end of the heap.
 # malloc.h of the GNU C library
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -31,6 +38,58 @@ def keep() -> bool:
     return False
   options = {_M_MMAP_THRESHOLD: _KEPT, _M_TRIM_THRESHOLD: _KEPT, _M_ARENA_MAX: _heaps()}
   return all([mallopt(option, value) for option, value in options.items()])
+
+
+def room(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+  """An array that is not filled yet, which a runtime on this memory takes without a copy.
+
+  Large ones have the memory of earlier ones of like size which nobody holds any more: of what the
+  kernel gives anew it clears every page first.
+  """
+  dtype = np.dtype(dtype)
+  size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+  return np.asarray(_Room(max(size, 1)))[:size].view(dtype).reshape(shape)
+
+
+class _Room:
+  """Memory that is kept for another one when the last array in it has gone."""
+
+  _free: ClassVar[list[mmap.mmap]] = []
+
+  def __init__(self, size: int):
+    step = 1 << max(size.bit_length() - 3, 12)
+    size = -(-size // step) * step  # arrays of like size have the same
+    self._memory = self._earlier(size) or _from_kernel(size)
+    buffer = np.frombuffer(self._memory, np.uint8)
+    self.__array_interface__ = {
+      'version': 3, 'typestr': '|u1', 'shape': (size,), 'data': (buffer.ctypes.data, False),
+    }  # fmt: skip
+
+  def _earlier(self, size: int) -> mmap.mmap | None:
+    for memory in list(self._free):
+      if len(memory) == size:
+        with contextlib.suppress(ValueError):  # another thread has taken it
+          self._free.remove(memory)
+          return memory
+    return None
+
+  def __del__(self):
+    memory = getattr(self, '_memory', None)  # there may have been none
+    if memory is not None and len(memory) >= _SMALLEST_KEPT:
+      self._free.append(memory)
+      del self._free[:-_MOST_KEPT]
+
+
+def _from_kernel(size: int) -> mmap.mmap:
+  try:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+  except OSError as error:
+    raise MemoryError(f'{size} bytes: {error.strerror}') from error
+
+
+def is_aligned(array: np.ndarray) -> bool:
+  """Whether TensorFlow can take the array as it lies in memory."""
+  return array.flags.c_contiguous and array.ctypes.data % _ALIGNED == 0
 
 
 def pass_over_what_is_loaded() -> None:

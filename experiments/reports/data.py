@@ -95,7 +95,7 @@ class ReportData:
     """What further runs have, on data of another kind."""
     return [m for m, count in self._metrics.items() if count and m != self.metric]
 
-  @property
+  @functools.cached_property
   def _metrics(self) -> dict[str, int]:
     present = self.curves['metric']
     return {m: int((present == f'test_{m}').sum()) for m in ('accuracy', 'mse')}
@@ -143,8 +143,12 @@ class ReportData:
 
   def rounds_done(self, index: int) -> int:
     """The last round of which a run has written something."""
-    rounds = self.curves.loc[self.curves['run'] == index, 'round']
-    return int(rounds.max()) if len(rounds) else 0
+    return self._rounds_done.get(index, 0)
+
+  @functools.cached_property
+  def _rounds_done(self) -> dict[int, int]:
+    last = self.curves.groupby('run')['round'].max()
+    return dict(zip(last.index.tolist(), last.astype(int).tolist(), strict=True))
 
   def over_seeds(self, frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
     """Mean, population deviation and number of the values with equal keys."""

@@ -47,11 +47,15 @@ class Clock:
 
   @contextlib.contextmanager
   def pause(self) -> Iterator[None]:
-    """What is done inside does not count."""
+    """What is done inside does not count: neither its time nor what it compiles."""
+    start, machine = time.monotonic(), self._machine
+    compilations, compile_seconds = machine.compilations, machine.compile_seconds
     try:
       yield
     finally:
-      self._restart()
+      self._since += time.monotonic() - start
+      self._compilations += machine.compilations - compilations
+      self._compile_seconds_at_look += machine.compile_seconds - compile_seconds
 
   def _restart(self) -> None:
     self._since = time.monotonic()

@@ -127,7 +127,8 @@ class Loop:
     """Goes on with other workers for those lost, and for those that are lost meanwhile."""
     for attempt in range(1, _RECOVERIES + 1):
       try:
-        return self._go_back(lost)
+        with self.clock.pause():  # it is no round's time, nor what was lost
+          return self._go_back(lost)
       except MemberLostError as further:
         if attempt == _RECOVERIES:
           raise

@@ -5,11 +5,12 @@ import os
 import pathlib
 import resource
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from runtime import interface, xla_flags
+from runtime import interface, memory, xla_flags
 
 _MOST_CORES = 16  # More pieces of a cohort cost more than they save.
 _GPU_LIMIT = 1024  # Lanes beyond this add memory and compile time, but no speed.
@@ -190,6 +191,27 @@ def failures_named() -> Iterator[None]:
   except FAILURES as error:
     first = str(error).strip().splitlines()[0]
     raise interface.DeviceError(f'the device failed while it computed: {first}') from error
+
+
+def shared(array: np.ndarray, device: str) -> tf.Tensor:
+  """An array on the current device: the same memory, if TensorFlow can take it as it is.
+
+  Args:
+    array: nobody may change it afterwards.
+    device: the current one, which is asked for what it is.
+  """
+  if 'CPU' not in device or not memory.is_aligned(array) or array.dtype.kind not in 'iuf':
+    return tf.convert_to_tensor(array)
+  return tf.experimental.dlpack.from_dlpack(np.asarray(_Writeable(array)).__dlpack__())
+
+
+class _Writeable:
+  """A view of an array that has no mark of being read-only, of which DLPack knows nothing."""
+
+  def __init__(self, array: np.ndarray):
+    self._array = array
+    interface_: dict[str, Any] = dict(array.__array_interface__)
+    self.__array_interface__ = interface_ | {'data': (array.ctypes.data, False)}
 
 
 def gigabytes(size: float) -> str:

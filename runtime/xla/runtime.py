@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from runtime import interface, trees
+from runtime import interface, memory, trees
 from runtime.xla import context as context_lib
 from runtime.xla import devices as devices_lib
 from runtime.xla import executable, program
@@ -33,8 +33,11 @@ class XlaRuntime(interface.Runtime):
     work = interface.checked_work(work, count)
 
     def upload(array):
-      padding = [(0, rows - count)] + [(0, 0)] * (array.ndim - 1)
-      return tf.convert_to_tensor(np.pad(array, padding) if rows > count else array)
+      if rows > count:
+        padded = memory.room((rows, *array.shape[1:]), array.dtype)
+        padded[:count], padded[count:] = array, 0
+        array = padded
+      return devices_lib.shared(array, self.context.devices[0])
 
     placed = self._upload(tree, upload, arrays, 'data')
     return interface.ClientData(tree=placed, num_clients=count, num_rows=rows, work=work)

@@ -38,3 +38,16 @@ def test_the_sums_are_those_of_the_clients_own_rows(capacity, features, fewest):
     np.testing.assert_allclose(sums['sum'], plain, rtol=1e-4, atol=1e-4 * capacity * features)
     assert sums['rows'] == count
     assert sums['pieces'] == (1 if capacity <= piece else -(-count // piece))
+
+
+def test_no_padding_of_texts_is_computed():
+  """A sentence has few numbers, and much to be computed of each."""
+  data = {'x': tf.zeros([512, 20], tf.int32), 'y': tf.zeros([512, 20], tf.int32)}
+
+  def of_rows(x, y, is_example):
+    return {'rows': tf.reduce_sum(tf.cast(is_example, tf.float32)), 'computed': float(len(x))}
+
+  for count in (1, 40, 512):
+    sums = sums_of_examples({**data, 'num_examples': count}, ['rows', 'computed'], of_rows)
+    assert sums['rows'] == count
+    assert sums['computed'] < count + 16
