@@ -42,13 +42,13 @@ def _loss():
   return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def keras_model():
-  """A softmax layer whose parameters are variables."""
+def keras_model(*metrics):
+  """A softmax layer whose parameters are variables; its metrics are accuracy, if none is given."""
   return tff.learning.models.from_keras_model(
     _layers(),
     input_spec=SPEC,
     loss=_loss(),
-    metrics=[tf.keras.metrics.SparseCategoricalAccuracy()],
+    metrics=list(metrics) or [tf.keras.metrics.SparseCategoricalAccuracy()],
   )
 
 
@@ -64,8 +64,12 @@ def functional_model():
   )
 
 
-def reconstruction():
-  """Federated reconstruction of two layers, of which each client keeps the second to itself."""
+def reconstruction(build=tff.learning.algorithms.build_fed_recon):
+  """Federated reconstruction of two layers, of which each client keeps the second to itself.
+
+  Args:
+    build: of the training, or of its evaluation.
+  """
 
   def model():
     hidden, output = (
@@ -81,11 +85,12 @@ def reconstruction():
     )
 
   sgd = tff.learning.optimizers.build_sgdm(0.1)
-  return tff.learning.algorithms.build_fed_recon(
+  is_training = build is tff.learning.algorithms.build_fed_recon
+  return build(
     model,
     loss_fn=_loss,
     metrics_fn=lambda: [tf.keras.metrics.SparseCategoricalAccuracy()],
-    client_optimizer_fn=sgd,
+    **({'client_optimizer_fn': sgd} if is_training else {}),
     reconstruction_optimizer_fn=sgd,
     dataset_split_fn=tff.learning.models.ReconstructionModel.build_dataset_split_fn(
       split_dataset=True
@@ -227,4 +232,35 @@ def _convolution():
   return _network(layers, images, tf.TensorSpec([None], tf.int32), CLASSES, draw)
 
 
-NETWORKS = {'lstm': _lstm, 'gru': _gru, 'convolution': _convolution}
+def _dense(*layers):
+  """A network whose hidden layer is followed by others."""
+
+  def made(initializer):
+    return [
+      tf.keras.layers.Dense(16, kernel_initializer=initializer()),
+      *(make() for make in layers),
+    ]
+
+  def draw(rng, n):
+    rows = rng.normal(size=(n, FEATURES)).astype(np.float32)
+    return rows, rng.integers(0, CLASSES, n).astype(np.int32)
+
+  return _network(made, SPEC[0], SPEC[1], CLASSES, draw)
+
+
+def dropout(rate):
+  """(model function, clients) of a network that drops so many of its hidden numbers."""
+  return _dense(tf.keras.layers.ReLU, lambda: tf.keras.layers.Dropout(rate))
+
+
+def _batch_normalization():
+  """Its moving averages are not trained, and change no round: TFF warns of it."""
+  return _dense(tf.keras.layers.BatchNormalization, tf.keras.layers.ReLU)
+
+
+NETWORKS = {
+  'lstm': _lstm,
+  'gru': _gru,
+  'convolution': _convolution,
+  'batch normalization': _batch_normalization,
+}

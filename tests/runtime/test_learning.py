@@ -20,7 +20,7 @@ def _model(kind):
 
 @pytest.mark.exhaustive(but=['functional-blocks0'])
 @pytest.mark.slow
-@pytest.mark.parametrize('kind, blocks', [('functional', (None, 6)), ('keras', (None, 4))])
+@pytest.mark.parametrize('kind, blocks', [('functional', (None, 4, 6)), ('keras', (None, 4, 6))])
 def test_weighted_federated_averaging_in_blocks_of_one_some_and_all(native, kind, blocks):
   clients = learning.data_sets()
   assert len(clients) == 6
@@ -45,6 +45,27 @@ _PROCESSES = {
     tff.learning.optimizers.build_adam(0.1),
     model_aggregator=tff.learning.secure_aggregator(weighted=True),
   ),
+  'compression': lambda: _ALGORITHMS.build_weighted_fed_avg(
+    learning.keras_model, _SGD, model_aggregator=tff.learning.compression_aggregator()
+  ),
+  'unweighted': lambda: _ALGORITHMS.build_unweighted_fed_avg(learning.keras_model, _SGD),
+  'optimizer schedule': lambda: _ALGORITHMS.build_weighted_fed_avg_with_optimizer_schedule(
+    learning.keras_model,
+    client_learning_rate_fn=lambda round_: tf.where(round_ < 1, 0.1, 0.01),
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm,
+  ),
+  'mime, optimizer schedule': lambda: _ALGORITHMS.build_mime_lite_with_optimizer_schedule(
+    learning.functional_model(),
+    learning_rate_fn=lambda round_: tf.where(round_ < 1, 0.1, 0.01),
+    base_optimizer=tff.learning.optimizers.build_sgdm(0.1, 0.9),
+  ),
+  'metrics': lambda: _ALGORITHMS.build_weighted_fed_avg(
+    lambda: learning.keras_model(
+      tf.keras.metrics.SparseTopKCategoricalAccuracy(2),
+      tf.keras.metrics.SparseCategoricalCrossentropy(from_logits=True),
+    ),
+    _SGD,
+  ),
 }
 
 
@@ -68,9 +89,18 @@ def test_reconstruction(native):
   learning.assert_compiled_as_native(native, process, learning.data_sets(), (None, 4))
 
 
+@pytest.mark.exhaustive(but=['of a model'])
 @pytest.mark.slow
-def test_evaluation(native):
-  process = _ALGORITHMS.build_fed_eval(learning.keras_model)
+@pytest.mark.parametrize(
+  'build',
+  [
+    lambda: _ALGORITHMS.build_fed_eval(learning.keras_model),
+    lambda: learning.reconstruction(_ALGORITHMS.build_fed_recon_eval),
+  ],
+  ids=['of a model', 'of a reconstruction'],
+)
+def test_evaluation(native, build):
+  process = build()
   clients = learning.data_sets()
   results = []
   for context in (native.context, runtime.XlaContext()):
@@ -90,6 +120,37 @@ def test_k_means(native):
   ]
   process = _ALGORITHMS.build_fed_kmeans(2, (3,), random_seed=(0, 1))
   learning.assert_compiled_as_native(native, process, clients, (None, 4))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_dropout_has_the_distribution_of_native_runs(native):
+  """Two rounds' draws differ; their mean and deviation are those of TFF's own runtime."""
+  model, clients = learning.dropout(0.5)
+  process = _ALGORITHMS.build_weighted_fed_avg(model, _SGD)
+  kept, _ = learning.dropout(0.2)
+  other = _ALGORITHMS.build_weighted_fed_avg(kept, _SGD)
+
+  def drawn(context, process, number=40):
+    with context:
+      state = process.initialize()
+      weights = (process.next(state, clients).state.global_model_weights for _ in range(number))
+      return np.array(
+        [np.concatenate([w.ravel() for w in learning.leaves(own)]) for own in weights]
+      )
+
+  context = runtime.XlaContext()
+  theirs, ours = drawn(native.context, process), drawn(context, process)
+  assert context.lowering(process.next).reasons == []
+  assert (ours.std(axis=0) > 0).any()
+
+  def spread(values):
+    return float(np.sqrt(values.var(axis=0).sum()))
+
+  error = np.sqrt((ours.var(axis=0) + theirs.var(axis=0)) / len(ours)) + 1e-7
+  assert np.sqrt(np.mean(((ours.mean(axis=0) - theirs.mean(axis=0)) / error) ** 2)) < 1.5
+  assert 0.8 < spread(ours) / spread(theirs) < 1.25
+  assert spread(drawn(context, other)) / spread(theirs) < 0.7  # another rate is found
 
 
 @pytest.mark.exhaustive
