@@ -200,7 +200,8 @@ def shared(array: np.ndarray, device: str) -> tf.Tensor:
     array: nobody may change it afterwards.
     device: the current one, which is asked for what it is.
   """
-  if 'CPU' not in device or not memory.is_aligned(array) or array.dtype.kind not in 'iuf':
+  is_plain = array.size and array.dtype.kind in 'iuf' and array.dtype.isnative
+  if 'CPU' not in device or not is_plain or not memory.is_aligned(array):
     return tf.convert_to_tensor(array)
   return tf.experimental.dlpack.from_dlpack(np.asarray(_Writeable(array)).__dlpack__())
 

@@ -130,3 +130,13 @@ def test_a_gpus_arrays_are_copies():
   room = memory.room((2, 2), np.float32)
   room[:] = 1
   assert _address(_seen(devices.shared(room, '/device:GPU:0'))) != _address(room)
+
+
+@pytest.mark.parametrize('dtype', ['u1', 'i4', 'i8', 'f2', 'f4', 'f8', '>f4', '?'])
+@pytest.mark.parametrize('shape', [(4, 8), (0, 8), (4, 0)])
+def test_arrays_of_all_kinds_are_what_they_were(dtype, shape):
+  room = memory.room(shape, dtype)
+  room[...] = np.arange(room.size).reshape(shape) % 2
+  tensor = devices.shared(room, '/device:CPU:0')
+  assert tensor.dtype.as_numpy_dtype == np.dtype(dtype).newbyteorder('=')
+  np.testing.assert_array_equal(tensor, room)
