@@ -87,9 +87,16 @@ def _from_kernel(size: int) -> mmap.mmap:
     raise MemoryError(f'{size} bytes: {error.strerror}') from error
 
 
-def is_aligned(array: np.ndarray) -> bool:
-  """Whether TensorFlow can take the array as it lies in memory."""
-  return array.flags.c_contiguous and array.ctypes.data % _ALIGNED == 0
+def is_room(array: np.ndarray) -> bool:
+  """Whether an array is in a room, and TensorFlow can take it as it lies there.
+
+  Others could be taken where they happen to be aligned, and their owner would not know.
+  """
+  owner: Any = array
+  while isinstance(owner, np.ndarray):
+    owner = owner.base
+  is_aligned = array.flags.c_contiguous and array.ctypes.data % _ALIGNED == 0
+  return isinstance(owner, _Room) and is_aligned
 
 
 def pass_over_what_is_loaded() -> None:

@@ -24,7 +24,7 @@ class Clock:
     self._earlier_compile_seconds = -machine.compile_seconds
     self._steady = [0.0, 0]  # seconds, rounds
     self._all = [0.0, 0]
-    self._restart()
+    self.restart()
 
   def round_is_over(self, num_pending: int) -> bool:
     """Whether it is time to look at the device: seldom, so that it never waits for us."""
@@ -43,7 +43,7 @@ class Clock:
     if self._machine.compilations == self._compilations:
       self._steady[0] += seconds
       self._steady[1] += num_rounds
-    self._restart()
+    self.restart()
 
   @contextlib.contextmanager
   def pause(self) -> Iterator[None]:
@@ -57,7 +57,8 @@ class Clock:
       self._compilations += machine.compilations - compilations
       self._compile_seconds_at_look += machine.compile_seconds - compile_seconds
 
-  def _restart(self) -> None:
+  def restart(self) -> None:
+    """What was before does not count."""
     self._since = time.monotonic()
     self._compilations = self._machine.compilations
     self._compile_seconds_at_look = self._machine.compile_seconds

@@ -113,6 +113,7 @@ class Loop:
     """
     self._show, self._callbacks = show, callbacks
     self._stop_when_diverged = stop_when_diverged
+    self.clock.restart()
     furthest = -1
     while True:
       try:

@@ -194,14 +194,14 @@ def failures_named() -> Iterator[None]:
 
 
 def shared(array: np.ndarray, device: str) -> tf.Tensor:
-  """An array on the current device: the same memory, if TensorFlow can take it as it is.
+  """An array on the current device: a room's (`memory.room`) is the same memory on a CPU.
 
   Args:
     array: nobody may change it afterwards.
     device: the current one, which is asked for what it is.
   """
   is_plain = array.size and array.dtype.kind in 'iuf' and array.dtype.isnative
-  if 'CPU' not in device or not is_plain or not memory.is_aligned(array):
+  if 'CPU' not in device or not is_plain or not memory.is_room(array):
     return tf.convert_to_tensor(array)
   return tf.experimental.dlpack.from_dlpack(np.asarray(_Writeable(array)).__dlpack__())
 

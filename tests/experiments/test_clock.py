@@ -26,6 +26,8 @@ def now(monkeypatch):
 def test_rounds_are_timed_without_what_compiles(now):
   machine = Machine()
   watch = clock.Clock(machine)
+  now[0] += 50.0  # states are placed
+  watch.restart()
   machine.compilations, machine.compile_seconds = 1, 7.0
   now[0] += 8.0
   watch.looked(1)

@@ -74,7 +74,7 @@ def _seen(tensor):
 
 def test_a_room_is_used_again_once_nobody_holds_an_array_in_it():
   first = memory.room((3, 2**18), np.float32)
-  assert first.shape == (3, 2**18) and first.dtype == np.float32 and memory.is_aligned(first)
+  assert first.shape == (3, 2**18) and first.dtype == np.float32 and memory.is_room(first)
   first[:] = 7
   held, address = first[1:, ::2], _address(first)
   del first
@@ -106,9 +106,9 @@ def test_an_array_in_a_room_is_placed_without_a_copy():
   room[:] = np.arange(24).reshape(4, 6)
   readable = room.view()
   readable.flags.writeable = False
-  own = np.empty(4 * 24 + 65, np.uint8)
-  start = -_address(own) % 64 + 4
-  own = own[start : start + 96].view(np.float32).reshape(4, 6)  # not aligned
+  own = np.empty(4 * 24 + 64, np.uint8)
+  start = -_address(own) % 64  # it could be taken as it is
+  own = own[start : start + 96].view(np.float32).reshape(4, 6)
   own[:] = room
   with runtime.create('xla', devices='cpu') as machine:
     placed = machine.place({'a': readable, 'b': own, 'c': own > 3})
