@@ -79,6 +79,6 @@ class Clock:
     return {'steady': self._steady, 'all': self._all, 'compile_seconds': self.compile_seconds}
 
   def restore(self, facts: dict[str, Any]) -> None:
-    """Counts on from what `to_json` gave."""
+    """Counts on from what `to_json` gave in an earlier program."""
     self._steady, self._all = list(facts['steady']), list(facts['all'])
     self._earlier_compile_seconds += facts['compile_seconds']

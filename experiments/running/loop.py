@@ -71,6 +71,8 @@ class Loop:
     server, clients = self._population.initial_states()
     found = self._keeper.open(self.machine.description)
     self.resumed = found is not None
+    if found is not None:
+      self.clock.restore(found[0].facts['clock'])
     self._take_up(server, clients, found)
     if self.rounds_done < self._last:
       self._keeper.reserve()
@@ -86,7 +88,6 @@ class Loop:
       self.rounds_done = kept.rounds
       if self.rounds_done < self._last:
         _check_keys(self.runs, kept.facts)
-      self.clock.restore(kept.facts['clock'])
       server = self._population.with_noise_buffers(server)
     self._population.begin(server, clients, self.rounds_done, kept)
 

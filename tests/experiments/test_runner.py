@@ -270,6 +270,27 @@ def test_a_lost_worker_costs_what_went_with_it(
   assert_same_results(tmp_path / 'run', tmp_path / 'reference')
 
 
+class CompilingRuntime(fakes.LosingRuntime):
+  """Compiles for five seconds in its first call, and for three where a worker is replaced."""
+
+  def round(self, *arguments, **keywords):
+    result = super().round(*arguments, **keywords)
+    self.compile_seconds = max(self.compile_seconds, 5.0)
+    return result
+
+  def recover(self):
+    recovery = super().recover()
+    self.compile_seconds += 3.0
+    return recovery
+
+
+def test_what_compiled_before_a_worker_was_lost_is_counted_once(tmp_path, monkeypatch):
+  machine = CompilingRuntime({'round': [6]}, keeps_states=False)
+  monkeypatch.setattr(runner, 'create_runtime', lambda config, **_: machine)
+  run(tmp_path / 'run')
+  assert json.loads((tmp_path / 'run' / 'summary.json').read_text())['compile_seconds'] == 8.0
+
+
 @pytest.mark.parametrize('losses', [{'round': [5, 6]}, {'round': [5], 'recover': [1, 2, 3]}])
 def test_a_worker_that_is_lost_again_and_again_ends_the_run(tmp_path, monkeypatch, losses):
   machine = fakes.LosingRuntime(losses, keeps_states=True)
