@@ -1,8 +1,7 @@
 """Programs like some of TFF's tutorials, on both runtimes: `./fl python -m benchmarks.tutorials`.
 
 Each is a small program of our own after one tutorial, on synthetic data; two are the networks of
-the benchmark. Both runtimes run it in turns in one process, so that a busy machine slows both. The
-table says whether they give the same numbers, how long a round takes, and what is compiled.
+the benchmark. `side_by_side` says what the table has.
 
 Long because every tutorial has its program here.
 """
@@ -11,51 +10,22 @@ import collections
 import dataclasses
 import functools
 import os
-import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-import attrs
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import runtime
-from benchmarks import workloads
-from runtime import memory
+from benchmarks import side_by_side, workloads
+from benchmarks.side_by_side import Program
 
 Tree = collections.OrderedDict
 PIXELS, CLASSES, WORDS = 784, 10, 30
-CLIENTS, ROUNDS = 10, 3
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Program:
-  """One tutorial's program.
-
-  Attributes:
-    computation: what is explained.
-    start: makes the state before the first round.
-    step: state -> (state, what the two runtimes are compared by).
-  """
-
-  computation: Any
-  start: Callable[[], Any]
-  step: Callable[[Any], tuple[Any, Any]]
-
-
-def _process(process: Any, clients: Sequence[Any]) -> Program:
-  """A `tff.learning` process on the same clients in every round."""
-
-  def step(state):
-    output = process.next(state, clients)
-    return output.state, (process.get_model_weights(output.state), output.metrics)
-
-  return Program(computation=process.next, start=process.initialize, step=step)
+CLIENTS = 10
 
 
 def _sgd(rate: float = 0.05) -> Any:
@@ -96,7 +66,7 @@ def _picture_model() -> Any:
 def image_classification() -> Program:
   """Federated averaging of a Keras model."""
   process = tff.learning.algorithms.build_weighted_fed_avg(_picture_model, _sgd(), _sgd(1.0))
-  return _process(process, _pictures())
+  return side_by_side.of_process(process, _pictures())
 
 
 def custom_algorithms_1() -> Program:
@@ -217,7 +187,7 @@ def tuned_aggregators() -> Program:
     _sgd(1.0),
     model_aggregator=tff.learning.robust_aggregator(zeroing=True, clipping=True),
   )
-  return _process(process, _pictures())
+  return side_by_side.of_process(process, _pictures())
 
 
 class _ClippedSum(tff.aggregators.UnweightedAggregationFactory):
@@ -345,7 +315,7 @@ def text_generation() -> Program:
   process = tff.learning.algorithms.build_weighted_fed_avg(
     lambda: _keras(layers, (spec, spec)), _sgd(0.5), _sgd(1.0)
   )
-  return _process(process, _words())
+  return side_by_side.of_process(process, _words())
 
 
 def personalisation() -> Program:
@@ -427,7 +397,7 @@ def reconstruction() -> Program:
     ).batch(5)
     for _ in range(CLIENTS)
   ]
-  return _process(process, clients)
+  return side_by_side.of_process(process, clients)
 
 
 def heavy_hitters() -> Program:
@@ -461,7 +431,7 @@ def _network(layers: Callable[[], list], kind: str) -> Program:
     _sgd(),
     _sgd(1.0),
   )
-  program = _process(process, workloads.tff_datasets(5, kind))
+  program = side_by_side.of_process(process, workloads.tff_datasets(5, kind))
   # Random initial values, the same for both.
   return dataclasses.replace(program, start=functools.cache(program.start))
 
@@ -484,94 +454,9 @@ TUTORIALS: dict[str, Callable[[], Program]] = {
 }
 
 
-def _leaves(value: Any) -> list[np.ndarray]:
-  if attrs.has(type(value)):
-    value = [getattr(value, field.name) for field in attrs.fields(type(value))]
-  if isinstance(value, dict):
-    value = list(value.values())
-  if isinstance(value, list | tuple):
-    return [leaf for element in value for leaf in _leaves(element)]
-  return [np.asarray(value, np.float64)]
-
-
-def _difference(a: np.ndarray, b: np.ndarray) -> float:
-  """The largest; NaN or infinite where one has a NaN or infinity and the other has not."""
-  with np.errstate(invalid='ignore'):
-    each = np.abs(a - b) / np.maximum(1, np.minimum(np.abs(a), np.abs(b)))
-  return float(np.max(np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, each), initial=0))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
-  """One tutorial on both runtimes.
-
-  Attributes:
-    difference: the largest difference of two numbers, over 1 or the number itself.
-    native_seconds, seconds: of a round, medians after the first.
-    first_ratio: our first round's time over TFF's.
-    how: what is compiled.
-  """
-
-  difference: float
-  native_seconds: float
-  seconds: float
-  first_ratio: float
-  how: str
-
-
-def compare(program: Program, native: Any, rounds: int = ROUNDS) -> Comparison:
-  """Runs a program on both runtimes, in turns.
-
-  Args:
-    program: the program.
-    native: the context of TFF's own runtime.
-    rounds: how many rounds, at least two.
-  """
-  ours = runtime.XlaContext()
-  install = tff.framework.get_context_stack().install  # `with native` would start a worker anew.
-  contexts, difference = (native, ours), 0.0
-  states: list[Any] = []
-  times: tuple[list[float], list[float]] = ([], [])
-  for context in contexts:
-    with install(context):
-      states.append(program.start())
-  for _ in range(rounds):
-    found = []
-    for index, context in enumerate(contexts):
-      with install(context):
-        start = time.perf_counter()
-        states[index], result = program.step(states[index])
-        times[index].append(time.perf_counter() - start)
-      found.append(_leaves(result))
-    for a, b in zip(*found, strict=True):
-      difference = float(np.maximum(difference, _difference(a, b)))  # NaN stays
-  parts = ours.explain(program.computation)
-  slow = sorted({f'{p.place}: {p.how}' for p in parts.parts if p.how != 'compiled'})
-  how = 'all' if parts.is_compiled else 'all but ' + ', '.join(slow)
-  return Comparison(
-    difference=difference,
-    native_seconds=statistics.median(times[0][1:]),
-    seconds=statistics.median(times[1][1:]),
-    first_ratio=times[1][0] / times[0][0],
-    how=how,
-  )
-
-
-def main(arguments: Sequence[str] = ()) -> None:
+def main(names: Sequence[str] = ()) -> None:
   """Prints the table, for all tutorials or those that are named."""
-  print(
-    '| tutorial | difference | native, s | compiled, s | times native | first round | compiled |'
-  )
-  print('| --- | --- | --- | --- | --- | --- | --- |', flush=True)
-  memory.pass_over_what_is_loaded()  # as `runtime.install` does
-  with runtime.create('native') as native:
-    for name in arguments or TUTORIALS:
-      c = compare(TUTORIALS[name](), native.context)
-      print(
-        f'| {name} | {c.difference:.0e} | {c.native_seconds:.3f} | {c.seconds:.3f}'
-        f' | {c.native_seconds / c.seconds:.1f} | {c.first_ratio:.1f} | {c.how} |',
-        flush=True,
-      )
+  side_by_side.print_table('tutorial', {name: TUTORIALS[name] for name in names or TUTORIALS})
 
 
 if __name__ == '__main__':

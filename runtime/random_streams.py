@@ -129,8 +129,13 @@ def _generated(key_, counter: tf.Tensor, shape) -> tf.Tensor:
 
 def uniform(key_: tf.Tensor, shape) -> tf.Tensor:
   """Uniform float32 in the open interval (0, 1), on a grid of 2^-24."""
+  return uniform_of_words(bits(key_, shape))
+
+
+def uniform_of_words(words: tf.Tensor) -> tf.Tensor:
+  """What `uniform` makes of uint32 words, each of its own."""
   # The largest value would round to 1, where -log(-log(u)) is infinite.
-  return tf.minimum(_unit_interval(bits(key_, shape)), 1.0 - 2.0**-24)
+  return tf.minimum(_unit_interval(words), 1.0 - 2.0**-24)
 
 
 def normal(key_: tf.Tensor, shape) -> tf.Tensor:
@@ -152,6 +157,13 @@ def normal(key_: tf.Tensor, shape) -> tf.Tensor:
   # No concatenation: XLA's loops would ask at every number which half it is in.
   both = radius * tf.where(tf.constant([[True], [False]]), cos, sin)
   return tf.reshape(tf.reshape(both, [2 * half])[:count], shape)
+
+
+def normal_of_words(high: tf.Tensor, turn: tf.Tensor, low: tf.Tensor) -> tf.Tensor:
+  """Standard normal float32, each of three uint32 words, as `normal` has its first half."""
+  radius = tf.sqrt(-2.0 * tf.math.log(_unit_interval_to_its_end(high, low)))
+  cos, _ = _cos_and_sin(_unit_interval(turn))
+  return radius * cos
 
 
 def _cos_and_sin(turns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -35,7 +35,8 @@ def _split(word: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   return tf.cast(word, tf.uint32), tf.cast(tf.bitwise.right_shift(word, shift), tf.uint32)
 
 
-def _join(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+def join(low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+  """uint64 of two uint32; XLA cannot bitcast values of dynamic sizes to it."""
   shift = tf.constant(32, tf.uint64)
   return tf.cast(low, tf.uint64) + tf.bitwise.left_shift(tf.cast(high, tf.uint64), shift)
 
@@ -81,9 +82,9 @@ def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
   words = [_split(tf.cast(seeds[:, i], tf.uint64)) for i in range(2)]
   key = [tf.fill(tf.shape(seeds)[:1], tf.constant(k, tf.uint32)) for k in _SCRAMBLE_KEY]
   mixed, _ = _rounds([*words[0], *words[1]], key)
-  high = _join(mixed[2], mixed[3])
+  high = join(mixed[2], mixed[3])
   return (
-    _join(mixed[0], mixed[1])[:, tf.newaxis],
+    join(mixed[0], mixed[1])[:, tf.newaxis],
     tf.stack([tf.zeros_like(high), high], axis=1),
   )
 
@@ -101,19 +102,41 @@ def bits(keys: tf.Tensor, counters: tf.Tensor, size: int, dtype: tf.DType) -> tf
     [lanes, size] of the dtype.
   """
   words = size if dtype.size == 4 else 2 * size
-  blocks = -(-words // 4)
-  low = counters[:, :1] + tf.cast(tf.range(blocks), tf.uint64)[tf.newaxis]
+  count = -(-words // 4)
+  output = _blocks(keys, counters, tf.range(count), in_a_loop=_is_long(count))
+  output = tf.reshape(output, [tf.shape(keys)[0], 4 * count])
+  if dtype.size == 8:
+    output = join(output[:, 0::2], output[:, 1::2])
+  return tf.bitcast(output[:, :size], dtype)
+
+
+def blocks(key: tf.Tensor, counter: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+  """Blocks of four words each of a draw, whose size may be one that only XLA knows.
+
+  Args:
+    key: [1], uint64.
+    counter: [2], uint64.
+    numbers: [n], which of the draw's blocks.
+
+  Returns:
+    [n, 4], uint32.
+  """
+  return tf.squeeze(_blocks(key[tf.newaxis], counter[tf.newaxis], numbers, in_a_loop=False), 0)
+
+
+def _blocks(
+  keys: tf.Tensor, counters: tf.Tensor, numbers: tf.Tensor, *, in_a_loop: bool
+) -> tf.Tensor:
+  """[lanes, n, 4]: the same blocks of every lane's draw."""
+  low = counters[:, :1] + tf.cast(numbers, tf.uint64)[tf.newaxis]
   carry = tf.cast(low < counters[:, :1], tf.uint64)
   high = counters[:, 1:] + carry
   state, key = [*_split(low), *_split(high)], list(_split(keys))
-  if _is_long(blocks):
+  if in_a_loop:
     state = _rounds_in_a_loop(state, key)
   else:
     state, _ = _rounds(state, [tf.broadcast_to(k, tf.shape(low)) for k in key])
-  output = tf.reshape(tf.stack(state, axis=2), [tf.shape(keys)[0], 4 * blocks])
-  if dtype.size == 8:
-    output = _join(output[:, 0::2], output[:, 1::2])
-  return tf.bitcast(output[:, :size], dtype)
+  return tf.stack(state, axis=2)
 
 
 def _is_long(blocks: int) -> bool:

@@ -362,6 +362,14 @@ OPS = dict(
   cond=lambda x, y: tf.cond(tf.shape(x)[0] < 4, lambda: x * 2, lambda: x),
   tensordot=lambda x, y: [tf.tensordot(x, tf.ones([2, 3]), 1), tf.tensordot(x, x, [[0], [0]])],
   srand=lambda x, y: tf.random.stateless_uniform(tf.shape(x), [1, 2]),
+  srand_longer=lambda x, y: [
+    tf.random.stateless_uniform([3 * tf.shape(x)[0] + 1], [1, 2]),
+    tf.random.stateless_uniform(tf.shape(_pictures(x)), [1, 2]),
+    tf.random.stateless_uniform([3, tf.shape(x)[0], 2], [1, 2]),
+    tf.random.stateless_normal([5 * tf.shape(x)[0], 3], [1, 2]),
+    tf.random.stateless_uniform([5 * tf.shape(x)[0]], [1, 2], 0, 1000, tf.int32),
+    tf.random.stateless_uniform([5 * tf.shape(x)[0]], [1, 2], 0, 1000, tf.int64),
+  ],
   confusion=lambda x, y: tf.math.confusion_matrix(y, y % 2, 3),
   slice_last3=lambda x, y: [x[-3:-1], x[-3:]],
   slice_rev2=lambda x, y: [

@@ -182,6 +182,49 @@ def test_ops_that_are_known(native, monkeypatch):
   assert sorted(varying.KNOWN - seen) == []
 
 
+# Name -> numbers drawn, their mean and their variance.
+_DRAWS = dict(
+  uniform=(lambda shape: tf.random.uniform(shape), 1 / 2, 1 / 12),
+  normal=(lambda shape: tf.random.normal(shape), 0.0, 1.0),
+  truncated=(lambda shape: tf.random.truncated_normal(shape), 0.0, 0.774),
+  ints=(lambda shape: tf.random.uniform(shape, 0, 1000, tf.int32), 499.5, 1e6 / 12),
+  dropout=(lambda shape: tf.nn.dropout(tf.ones(shape), 0.2), 1.0, 0.25),
+)
+
+
+@pytest.mark.parametrize('settings', CONTEXTS.values(), ids=CONTEXTS)
+def test_random_numbers_of_more_rows_than_a_batch_has(settings):
+  """As of a dropout on all words of a batch of texts, its rows and places made one axis."""
+  times = 1000
+
+  def moments(x, y):
+    numbers = [
+      tf.cast(draw([times * tf.shape(x)[0]]), tf.float32) for draw, _, _ in _DRAWS.values()
+    ]
+    return tf.stack([tf.stack([tf.reduce_sum(n), tf.reduce_sum(n * n)]) for n in numbers])
+
+  data = [_rows(7), _rows(3)]
+  type_ = tff.SequenceType(tff.types.tensorflow_to_type(data[0].element_spec))
+  local = tff.tensorflow.computation(
+    lambda s: s.reduce(tf.zeros([len(_DRAWS), 2]), lambda t, batch: t + moments(*batch)), type_
+  )
+  mapped = tff.federated_computation(
+    lambda s: tff.federated_map(local, s), tff.FederatedType(type_, tff.CLIENTS)
+  )
+  context = runtime.XlaContext(**settings)
+  with tff.framework.get_context_stack().install(context):
+    found = mapped(data)
+  assert context.explain(mapped).is_compiled
+  for of_client, rows in zip(found, (7, 3), strict=True):
+    for (name, (_, mean, variance)), (total, squares) in zip(
+      _DRAWS.items(), of_client, strict=True
+    ):
+      number = times * rows
+      error = 5 * np.sqrt(variance / number)
+      assert total / number == pytest.approx(mean, abs=error), name
+      assert squares / number - mean**2 == pytest.approx(variance, rel=0.15), name
+
+
 # Of values within rounding of each other these may give far ones: they only come first in a chain,
 # where both runtimes have the same bits.
 _JUMPS = [
@@ -234,15 +277,19 @@ def _chain(names):
 
 
 def _chains(number, seed):
-  """Chains of three ops drawn at random."""
+  """Chains of three ops drawn at random, which TensorFlow can run on the batches of 7 rows."""
   rng, every, found = np.random.default_rng(seed), list(partial_ops.OPS), {}
   later = [name for name in every if name.split(',')[0] not in _JUMPS]
   specs = (tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.int32))
   while len(found) < number:
     names = (rng.choice(every), *rng.choice(later, 2))
-    chain = _chain(names)
-    if tf.function(chain).get_concrete_function(*specs).structured_outputs is not None:
-      found[' > '.join(names)] = chain
+    chain = tf.function(_chain(names), input_signature=specs)
+    try:
+      results = [chain(*batch) for batch in _rows(7)]
+    except (ValueError, tf.errors.InvalidArgumentError):  # a piece of what has become too short
+      continue
+    if None not in results:
+      found[' > '.join(names)] = _chain(names)
   return found
 
 

@@ -419,6 +419,15 @@ def set_dynamic_size(value: tf.Tensor, axis: int, size: tf.Tensor) -> tf.Tensor:
   return tf.compat.v1.placeholder_with_default(value, shape)
 
 
+def of_fixed_size(value: tf.Tensor) -> tf.Tensor:
+  """A value whose sizes TensorFlow knows, to XLA too."""
+  fixed = value
+  for axis in range(value.shape.rank):
+    fixed = gen_xla_ops.xla_remove_dynamic_dimension_size(fixed, tf.constant(axis))
+  fixed.set_shape(value.shape)
+  return fixed
+
+
 def _node_name(name: str) -> str:
   return name.lstrip('^').split(':')[0]
 

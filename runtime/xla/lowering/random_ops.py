@@ -11,13 +11,13 @@ give; XLA's own kernels turn the same bits into other floats.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
 from runtime import random_streams
+from runtime.xla import philox
 from runtime.xla.lowering import datasets, interpreter
 
 _Interpreter = interpreter.Interpreter
@@ -35,37 +35,43 @@ def draw_key(interp: _Interpreter, node: Any) -> tf.Tensor:
   return random_streams.fold_in(key, interp.session.next_draw())
 
 
-def _static(interp: _Interpreter, shape: tf.Tensor) -> list[int]:
-  """A shape in which dynamic sizes are replaced by their largest."""
-  found = tensor_util.constant_value_as_shape(shape)
-  if found.rank is None:
-    raise NotLowered('random numbers of an unknown number of dimensions')
-  sizes = found.as_list()
-  if None in sizes:
-    if len(interp.session.bounds) != 1:
-      raise NotLowered('random numbers whose shape depends on data')
-    (bound,) = interp.session.bounds
-    sizes = [bound if size is None else size for size in sizes]
-  return sizes
+def _drawn(make, make_of_words):
+  """A stateful op (shape, ...) -> numbers.
 
-
-def _drawn(make):
-  """A stateful op (shape, ...) -> numbers; `make` takes a key, a static shape, and the rest."""
+  Args:
+    make: (node, key, static shape, ...) -> numbers.
+    make_of_words: (node, [n, 4] uint32 words, ...) -> n numbers; of a shape that depends on data.
+  """
 
   def handler(interp, node, inputs):
-    sizes = _static(interp, inputs[0])
-    value = make(node, draw_key(interp, node), sizes, *inputs[1:])
-    return [_cut(value, inputs[0])]
+    shape, *others = inputs
+    sizes = _sizes(shape)
+    draw = draw_key(interp, node)
+    if None not in sizes:
+      return [make(node, draw, sizes, *others)]
+    # Words that are drawn with the key give another draw's key and its first counter.
+    start = tf.bitcast(tf.reshape(random_streams.bits(draw, [6]), [3, 2]), tf.uint64)
+    words = philox.blocks(start[:1], start[1:], tf.range(_count(shape, sizes)))
+    return [tf.reshape(make_of_words(node, words, *others), shape)]
 
   return handler
 
 
-def _cut(value: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-  """A value of the largest shape, at its dynamic sizes."""
-  for axis, size in enumerate(tensor_util.constant_value_as_shape(shape).as_list()):
+def _sizes(shape: tf.Tensor) -> list[int | None]:
+  """The sizes of a shape, None for those that depend on data."""
+  found = tensor_util.constant_value_as_shape(shape)
+  if found.rank is None:
+    raise NotLowered('random numbers of an unknown number of dimensions')
+  return found.as_list()
+
+
+def _count(shape: tf.Tensor, sizes: list[int | None]) -> tf.Tensor:
+  """The number of numbers, as a product of which XLA can tell how large it may be."""
+  count = tf.constant(math.prod(size for size in sizes if size is not None))
+  for axis, size in enumerate(sizes):
     if size is None:
-      value = interpreter.set_dynamic_size(value, axis, tf.cast(shape[axis], tf.int32))
-  return value
+      count *= tf.cast(shape[axis], tf.int32)
+  return count
 
 
 def _dtype(node: Any, name: str = 'dtype') -> tf.DType:
@@ -76,20 +82,45 @@ def _uniform(node, key, shape):
   return tf.cast(_unit(random_streams.bits(key, shape)), _dtype(node))
 
 
+def _uniform_of_words(node, words):
+  return tf.cast(_unit(words[:, 0]), _dtype(node))
+
+
 def _normal(node, key, shape):
   return tf.cast(random_streams.normal(key, shape), _dtype(node))
 
 
+def _normal_of_words(node, words):
+  numbers = random_streams.normal_of_words(words[:, 0], words[:, 1], words[:, 2])
+  return tf.cast(numbers, _dtype(node))
+
+
 def _truncated_normal(node, key, shape):
+  return _truncated(node, random_streams.uniform(key, shape))
+
+
+def _truncated_normal_of_words(node, words):
+  return _truncated(node, random_streams.uniform_of_words(words[:, 0]))
+
+
+def _truncated(node, uniform):
   below, inside = _TRUNCATED
-  uniform = tf.cast(random_streams.uniform(key, shape), tf.float32)
   return tf.cast(tf.math.ndtri(below + inside * uniform), _dtype(node))
 
 
 def _uniform_int(node, key, shape, low, high):
-  # 64 bits even for 32: the remainder is then even to 2^-32.
   del node
+  # 64 bits even for 32: the remainder is then even to 2^-32.
   raw = tf.reshape(tf.bitcast(random_streams.bits(key, [*shape, 2]), tf.uint64), shape)
+  return _within(raw, low, high)
+
+
+def _uniform_int_of_words(node, words, low, high):
+  del node
+  return _within(philox.join(words[:, 0], words[:, 1]), low, high)
+
+
+def _within(raw: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
   width = tf.cast(high - low, tf.uint64)
   return low + tf.cast(raw % width, low.dtype)
 
@@ -132,7 +163,9 @@ def _multinomial(interp, node, inputs):
 
 def _any_ints(interp, node, inputs):
   """`NonDeterministicInts`: the state of a new `tf.random.Generator`."""
-  shape = _static(interp, inputs[0])
+  shape = _sizes(inputs[0])
+  if None in shape:
+    raise NotLowered('a random state whose shape depends on data')
   dtype = _dtype(node)
   raw = random_streams.bits(draw_key(interp, node), [*shape, dtype.size // 4])
   return [tf.reshape(tf.bitcast(raw, dtype), shape)]
@@ -141,19 +174,13 @@ def _any_ints(interp, node, inputs):
 # Stateless.
 
 
-def _bits(key, counter, shape: Sequence[int], dtype: tf.DType = tf.uint32) -> tf.Tensor:
-  return tf.raw_ops.StatelessRandomUniformFullIntV2(
-    shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=dtype
-  )
-
-
 def _stateless(make):
   """A stateless op (shape, seed, ...)."""
 
   def handler(interp, node, inputs):
     shape, seed, *others = inputs
     found = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
-    return _with_bits(interp, node, shape, found.key, found.counter, make, others)
+    return _with_bits(node, shape, found.key, found.counter, make, others)
 
   return handler
 
@@ -165,41 +192,53 @@ def _stateless_v2(make):
     shape, key, counter, algorithm, *others = inputs
     if tf.get_static_value(algorithm) not in (_PHILOX, _AUTO):
       raise NotLowered('random numbers of a generator that is not Philox')
-    return _with_bits(interp, node, shape, key, counter, make, others)
+    return _with_bits(node, shape, key, counter, make, others)
 
   return handler
 
 
-def _with_bits(interp, node, shape, key, counter, make, others):
+def _with_bits(node, shape, key, counter, make, others):
+  """Numbers of a draw's words, which come in whole blocks of four."""
   if _dtype(node).size > 4 and _dtype(node).is_floating:
     raise NotLowered(f'stateless random numbers of type {_dtype(node).name}')
-  # The first numbers of a draw are those of a smaller one: bounds cost nothing but time.
-  value = make(node, lambda *s: _bits(key, counter, *s), _static(interp, shape), *others)
-  return [_cut(value, shape)]
+  sizes = _sizes(shape)
+  known = [size for size in sizes if size is not None]
+  varies = len(known) < len(sizes)
+  count = _count(shape, sizes) if varies else math.prod(known)
+  words = count * (2 if _dtype(node).size == 8 else 1)
+  if varies:
+    # XLA can tell how long such a range may be, and not a quotient.
+    raw = tf.reshape(philox.blocks(key, counter, tf.range(0, words, 4) // 4), [-1])
+  else:
+    raw = tf.raw_ops.StatelessRandomUniformFullIntV2(
+      shape=[-(-words // 4) * 4], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32
+    )
+  return [tf.reshape(make(node, raw, *others)[:count], shape if varies else known)]
 
 
-def _tf_uniform(node, bits, shape):
+def _tf_uniform(node, raw):
   if _dtype(node) != tf.float32:
     raise NotLowered(f'stateless uniform numbers of type {_dtype(node).name}')
-  return _unit(bits(shape))
+  return _unit(raw)
 
 
-def _tf_normal(node, bits, shape):
+def _tf_normal(node, raw):
   """Box-Muller over pairs, as in TensorFlow's `random_distributions.h`."""
   if _dtype(node) != tf.float32:
     raise NotLowered(f'stateless normal numbers of type {_dtype(node).name}')
-  count = tf.TensorShape(shape).num_elements()
-  pairs = _unit(bits([(count + 1) // 2, 2]))
+  pairs = _unit(tf.reshape(raw, [-1, 2]))
   radius = tf.sqrt(-2.0 * tf.math.log(tf.maximum(pairs[:, 0], 1e-7)))
   angle = pairs[:, 1] * (2.0 * math.pi)
   both = tf.stack([tf.sin(angle), tf.cos(angle)], axis=1) * radius[:, tf.newaxis]
-  return tf.reshape(tf.reshape(both, [-1])[:count], shape)
+  return tf.reshape(both, [-1])
 
 
-def _tf_int(node, bits, shape, low, high):
+def _tf_int(node, raw, low, high):
   dtype = _dtype(node)
   unsigned = tf.uint64 if dtype.size == 8 else tf.uint32
-  raw = bits(shape, unsigned)
+  if dtype.size == 8:
+    pairs = tf.reshape(raw, [-1, 2])
+    raw = philox.join(pairs[:, 0], pairs[:, 1])
   width = tf.bitcast(high - low, unsigned)
   return low + tf.bitcast(raw % width, dtype)
 
@@ -208,9 +247,9 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   Multinomial=_multinomial,
   NonDeterministicInts=_any_ints,
   RandomShuffle=_shuffle,
-  RandomStandardNormal=_drawn(_normal),
-  RandomUniform=_drawn(_uniform),
-  RandomUniformInt=_drawn(_uniform_int),
+  RandomStandardNormal=_drawn(_normal, _normal_of_words),
+  RandomUniform=_drawn(_uniform, _uniform_of_words),
+  RandomUniformInt=_drawn(_uniform_int, _uniform_int_of_words),
   StatelessRandomNormal=_stateless(_tf_normal),
   StatelessRandomNormalV2=_stateless_v2(_tf_normal),
   StatelessRandomUniform=_stateless(_tf_uniform),
@@ -220,5 +259,5 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   Timestamp=lambda interp, node, inputs: [
     interp.scope.now() + 1e-6 * tf.cast(interp.session.next_draw(), tf.float64)
   ],
-  TruncatedNormal=_drawn(_truncated_normal),
+  TruncatedNormal=_drawn(_truncated_normal, _truncated_normal_of_words),
 )

@@ -137,9 +137,11 @@ def _strided_slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
 
 def _barrier(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """XLA's barrier has no dynamic sizes; a quotient may then be off by an ulp."""
-  if all(i.shape.is_fully_defined() for i in inputs):
-    return interp.op(node, inputs)
-  return inputs
+  if not all(i.shape.is_fully_defined() for i in inputs):
+    return inputs
+  if interp.session.bounds:  # XLA may take a fixed piece of what varies to vary.
+    inputs = [interpreter.of_fixed_size(i) for i in inputs]
+  return interp.op(node, inputs)
 
 
 def _sum(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
