@@ -1,11 +1,11 @@
-"""Ops of imported graphs that XLA takes badly on a CPU, in the form in which it takes them well."""
+"""Ops of imported graphs that XLA takes badly, in the form in which it takes them well."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import long_sums, philox, products
+from runtime.xla import activations, long_sums, philox, products
 
 
 def _sum(operation: tf.Operation) -> tf.Tensor | None:
@@ -18,7 +18,12 @@ def _product(operation: tf.Operation) -> tf.Tensor | None:
   return products.taken(list(operation.inputs), **transposed)
 
 
+def _activation(operation: tf.Operation) -> tf.Tensor:
+  return activations.taken(operation.type, list(operation.inputs))
+
+
 _TAKEN: dict[str, Callable[[tf.Operation], tf.Tensor | None]] = {
+  **dict.fromkeys(activations.OPS, _activation),
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(philox.OPS, philox.taken),

@@ -19,6 +19,7 @@ _OF_OUTPUTS = ('SigmoidGrad', 'TanhGrad', 'SqrtGrad', 'RsqrtGrad', 'ReciprocalGr
 _OF_FEATURES = dict(
   ReluGrad='features',
   EluGrad='outputs',
+  SeluGrad='outputs',
   SoftplusGrad='features',
   SoftsignGrad='features',
   LeakyReluGrad='features',

@@ -168,6 +168,30 @@ def test_nan_is_not_lost(dtype):
       same(tf.nest.map_structure(lambda t: t.numpy(), _with_nan(tf.constant(x))), each)
 
 
+@pytest.mark.parametrize('activation', [tf.nn.elu, tf.nn.selu], ids=lambda a: a.__name__)
+def test_slopes_of_activations_at_zero_and_nan(activation):
+  """As of a layer that starts with zeros: SELU's is 1.05 there, and XLA's own kernel has 1.76."""
+  type_ = tff.TensorType(np.float32, (6,))
+
+  @tff.tensorflow.computation(type_)
+  def slopes(x):
+    return tf.gradients(activation(x), x)[0]
+
+  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
+  def of_clients(values):
+    return tff.federated_map(slopes, values)
+
+  x = np.array([0.0, -0.0, np.nan, -1.0, 2.0, -np.inf], np.float32)
+  with tf.GradientTape() as tape:
+    value = tf.constant(x)
+    tape.watch(value)
+    result = activation(value)
+  expected = tape.gradient(result, value).numpy()
+  for block in (1, 2):
+    found = runtime.XlaContext(clients_per_block=block).invoke(of_clients, [x, x])
+    np.testing.assert_allclose(found, [expected] * 2, rtol=1e-6)
+
+
 def test_the_largest_and_smallest_of_nobody():
   @tff.federated_computation(tff.FederatedType(np.uint64, tff.CLIENTS))
   def extremes(values):

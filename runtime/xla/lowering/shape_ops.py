@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import long_sums, products
+from runtime.xla import activations, long_sums, products
 from runtime.xla.lowering import datasets, interpreter, sized_ops
 
 _Interpreter = interpreter.Interpreter
@@ -156,6 +156,11 @@ def _product(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return interp.op(node, inputs) if as_sum is None else [as_sum]
 
 
+def _activation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  del interp
+  return [activations.taken(node.op, inputs)]
+
+
 HANDLERS: dict[str, interpreter.Handler] = dict(
   BroadcastGradientArgs=_broadcast_axes,
   EmptyTensorList=_empty_list,
@@ -170,6 +175,7 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   TensorListReserve=_reserved_list,
   TensorListSetItem=_set_item,
   XlaOptimizationBarrier=_barrier,
+  **dict.fromkeys(activations.OPS, _activation),
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(products.OPS, _product),
   **sized_ops.HANDLERS,

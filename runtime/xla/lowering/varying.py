@@ -151,6 +151,7 @@ KNOWN = frozenset(
     'Select',
     'SelectV2',
     'Selu',
+    'SeluGrad',
     'Shape',
     'ShapeN',
     'Sigmoid',
