@@ -10,13 +10,12 @@ import collections
 import dataclasses
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from runtime import interface, trees
+from runtime import interface, temporary, trees
 from runtime import records as records_lib
 from runtime.xla import devices as devices_lib
 
@@ -139,7 +138,7 @@ def folder_or_temporary(folder: pathlib.Path | None) -> tuple[pathlib.Path, Any]
   """A folder, or a new one that goes with what is returned beside it."""
   if folder is not None:
     return folder, None
-  keeps = tempfile.TemporaryDirectory(prefix='client_states-')
+  keeps = temporary.Folder('client_states-')
   return pathlib.Path(keeps.name), keeps
 
 

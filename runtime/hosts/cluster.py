@@ -8,15 +8,14 @@ import contextlib
 import os
 import pathlib
 import re
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from runtime import temporary
 from runtime.hosts.crew import Tell, warn
 from runtime.quiet import no_stderr
 
@@ -69,11 +68,11 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
     log_to_driver=False, configure_logging=False,
     runtime_env={'env_vars': {'PYTHONPATH': python_path()}},
   )  # fmt: skip
-  temporary = tempfile.mkdtemp(prefix='ray-')
+  folder = temporary.Folder('ray-')
   if address == LOCAL:
     options |= dict(
       num_cpus=max(workers, os.cpu_count() or 1), include_dashboard=False,
-      _node_ip_address='127.0.0.1', object_store_memory=_OBJECT_STORE_BYTES, _temp_dir=temporary,
+      _node_ip_address='127.0.0.1', object_store_memory=_OBJECT_STORE_BYTES, _temp_dir=folder.name,
     )  # fmt: skip
   else:
     options['address'] = address
@@ -89,7 +88,7 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
     yield ray
   finally:
     ray.shutdown()
-    shutil.rmtree(temporary, ignore_errors=True)
+    folder.cleanup()
     _take_back(on_sigterm)
 
 
