@@ -35,12 +35,14 @@ def draw_key(interp: _Interpreter, node: Any) -> tf.Tensor:
   return random_streams.fold_in(key, interp.session.next_draw())
 
 
-def _drawn(make, make_of_words):
+def _drawn(make, make_of_words, words_each):
   """A stateful op (shape, ...) -> numbers.
 
   Args:
     make: (node, key, static shape, ...) -> numbers.
-    make_of_words: (node, [n, 4] uint32 words, ...) -> n numbers; of a shape that depends on data.
+    make_of_words: (node, [n, words_each] uint32 words, ...) -> n numbers; of a shape that depends
+      on data.
+    words_each: 1, 2 or 4.
   """
 
   def handler(interp, node, inputs):
@@ -51,10 +53,17 @@ def _drawn(make, make_of_words):
       return [make(node, draw, sizes, *others)]
     # Words that are drawn with the key give another draw's key and its first counter.
     start = tf.bitcast(tf.reshape(random_streams.bits(draw, [6]), [3, 2]), tf.uint64)
-    words = philox.blocks(start[:1], start[1:], tf.range(_count(shape, sizes)))
-    return [tf.reshape(make_of_words(node, words, *others), shape)]
+    count = _count(shape, sizes)
+    words = tf.reshape(_some_words(start[:1], start[1:], count * words_each), [-1, words_each])
+    return [tf.reshape(make_of_words(node, words, *others)[:count], shape)]
 
   return handler
+
+
+def _some_words(key: tf.Tensor, counter: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+  """At least so many words of a draw, in whole blocks of four."""
+  # XLA can tell how long such a range may be, and not a quotient.
+  return tf.reshape(philox.blocks(key, counter, tf.range(0, count, 4) // 4), [-1])
 
 
 def _sizes(shape: tf.Tensor) -> list[int | None]:
@@ -207,8 +216,7 @@ def _with_bits(node, shape, key, counter, make, others):
   count = _count(shape, sizes) if varies else math.prod(known)
   words = count * (2 if _dtype(node).size == 8 else 1)
   if varies:
-    # XLA can tell how long such a range may be, and not a quotient.
-    raw = tf.reshape(philox.blocks(key, counter, tf.range(0, words, 4) // 4), [-1])
+    raw = _some_words(key, counter, words)
   else:
     raw = tf.raw_ops.StatelessRandomUniformFullIntV2(
       shape=[-(-words // 4) * 4], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32
@@ -247,9 +255,9 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   Multinomial=_multinomial,
   NonDeterministicInts=_any_ints,
   RandomShuffle=_shuffle,
-  RandomStandardNormal=_drawn(_normal, _normal_of_words),
-  RandomUniform=_drawn(_uniform, _uniform_of_words),
-  RandomUniformInt=_drawn(_uniform_int, _uniform_int_of_words),
+  RandomStandardNormal=_drawn(_normal, _normal_of_words, 4),
+  RandomUniform=_drawn(_uniform, _uniform_of_words, 1),
+  RandomUniformInt=_drawn(_uniform_int, _uniform_int_of_words, 2),
   StatelessRandomNormal=_stateless(_tf_normal),
   StatelessRandomNormalV2=_stateless_v2(_tf_normal),
   StatelessRandomUniform=_stateless(_tf_uniform),
@@ -259,5 +267,5 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   Timestamp=lambda interp, node, inputs: [
     interp.scope.now() + 1e-6 * tf.cast(interp.session.next_draw(), tf.float64)
   ],
-  TruncatedNormal=_drawn(_truncated_normal, _truncated_normal_of_words),
+  TruncatedNormal=_drawn(_truncated_normal, _truncated_normal_of_words, 1),
 )
