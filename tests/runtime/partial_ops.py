@@ -150,6 +150,7 @@ OPS = dict(
   split=lambda x, y: tf.split(x, 2, 1),
   splitv=lambda x, y: tf.split(tf.concat([x, x], 1), [1, 3], 1),
   slice=lambda x, y: [tf.slice(x, [0, 1], [-1, 1]), tf.slice(x, [1, 0], [2, 2])],
+  slice_then_divide=lambda x, y: (lambda s: s / (1.0 + s))(tf.slice(x, [1, 0], [2, 2])),
   slice_d=lambda x, y: tf.slice(x, [0, 0], [tf.shape(x)[0], 1]),
   slice_over=lambda x, y: x[:3],
   slice_col=lambda x, y: [x[:, 0], x[:, 1:], x[:, -1], x[..., None], x[:, ::-1], x[:, None]],

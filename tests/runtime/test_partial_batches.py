@@ -141,6 +141,7 @@ def _compare(native, ops, data, **settings):
 _SOME = (
   'SeluGrad',
   'EluGrad',
+  'slice_then_divide',
   'srand_longer',
   'OnesLike',
   'Xlog1py, constant',
@@ -195,6 +196,7 @@ _DRAWS = dict(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('settings', CONTEXTS.values(), ids=CONTEXTS)
 def test_random_numbers_of_more_rows_than_a_batch_has(settings):
   """As of a dropout on all words of a batch of texts, its rows and places made one axis."""
