@@ -101,24 +101,34 @@ def fold_in(key_: tf.Tensor, index) -> tf.Tensor:
 
 def bits(key_: tf.Tensor, shape) -> tf.Tensor:
   """Uniform uint32 tensor of the given shape, which is static if the key is secret."""
-  if key_.shape[0] == 2:
-    return _philox(key_, shape)
+  generator, counter, whitening = philox_of(key_)
+  if whitening is None:
+    return _generated(generator, counter, shape)
   shape = tf.TensorShape(shape)
   count = shape.num_elements()
   blocks = (count + 3) // 4
-  seed, whitening = tf.split(key_, 2)
-  raw = _philox(tf.bitcast(tf.reshape(seed, [2, 2]), tf.int64), [blocks, 4])
-  result = tf.bitwise.bitwise_xor(raw, tf.bitcast(whitening, tf.uint32))
+  result = tf.bitwise.bitwise_xor(_generated(generator, counter, [blocks, 4]), whitening)
   if count < 4 * blocks:
     result = tf.reshape(result, [4 * blocks])[:count]
   return tf.reshape(result, shape)
 
 
-def _philox(seed: tf.Tensor, shape) -> tf.Tensor:
-  """The bits of `tf.random.stateless_uniform(..., alg='philox')`, in fewer ops."""
-  mixed = _generated(_SCRAMBLE_KEY, tf.cast(seed, tf.uint64), [4])
-  key_, upper = tf.split(tf.bitcast(tf.reshape(mixed, [2, 2]), tf.uint64), 2)
-  return _generated(key_, tf.pad(upper, [[1, 0]]), shape)
+def philox_of(key_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+  """The generator from which `bits` of a key come.
+
+  Returns:
+    Philox's key [1] and first counter [2], uint64, and what each of its blocks is whitened with,
+    uint32 [4] or None. Without whitening the bits are those of
+    `tf.random.stateless_uniform(..., alg='philox')`, in fewer ops.
+  """
+  whitening = None
+  if key_.shape[0] > 2:
+    key_, whitening = tf.split(key_, 2)
+    key_ = tf.bitcast(tf.reshape(key_, [2, 2]), tf.int64)
+    whitening = tf.bitcast(whitening, tf.uint32)
+  mixed = _generated(_SCRAMBLE_KEY, tf.cast(key_, tf.uint64), [4])
+  generator, upper = tf.split(tf.bitcast(tf.reshape(mixed, [2, 2]), tf.uint64), 2)
+  return generator, tf.pad(upper, [[1, 0]]), whitening
 
 
 def _generated(key_, counter: tf.Tensor, shape) -> tf.Tensor:

@@ -68,8 +68,9 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
     log_to_driver=False, configure_logging=False,
     runtime_env={'env_vars': {'PYTHONPATH': python_path()}},
   )  # fmt: skip
-  folder = temporary.Folder('ray-')
+  folder = None
   if address == LOCAL:
+    folder = temporary.Folder('ray-')
     options |= dict(
       num_cpus=max(workers, os.cpu_count() or 1), include_dashboard=False,
       _node_ip_address='127.0.0.1', object_store_memory=_OBJECT_STORE_BYTES, _temp_dir=folder.name,
@@ -88,7 +89,8 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
     yield ray
   finally:
     ray.shutdown()
-    folder.cleanup()
+    if folder is not None:
+      folder.cleanup()
     _take_back(on_sigterm)
 
 

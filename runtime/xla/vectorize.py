@@ -271,6 +271,13 @@ def _convert_barrier(pfor_input):
   return [pfor_lib.wrap(o, i.is_stacked) for o, i in zip(outputs, inputs, strict=True)]
 
 
+def _convert_fixed_size(pfor_input):
+  value, axis = pfor_input.stacked_input(0), pfor_input.unstacked_input(1)
+  fixed = gen_xla_ops.xla_remove_dynamic_dimension_size(value, axis + 1)
+  fixed.set_shape(value.shape)
+  return pfor_lib.wrap(fixed, True)
+
+
 _CONVERTERS = {
   'Bitcast': _convert_bitcast,
   'Case': _convert_if,
@@ -287,6 +294,7 @@ _CONVERTERS = {
   'TopKV2': _convert_top_k,
   'While': _convert_while,
   'XlaOptimizationBarrier': _convert_barrier,
+  'XlaRemoveDynamicDimensionSize': _convert_fixed_size,
 }
 
 

@@ -230,6 +230,33 @@ def test_random_numbers_of_more_rows_than_a_batch_has(settings):
       assert squares / number - mean**2 == pytest.approx(variance, rel=0.15), name
 
 
+def test_seeded_numbers_of_partial_batches_do_not_depend_on_the_block():
+  """Nor so on the device, whose memory sets it: full batches are drawn in another way in blocks."""
+
+  def drawn(x, y):
+    places = tf.range(1.0, 1.0 + tf.cast(tf.size(x), tf.float32))
+    uniform = tf.reshape(tf.random.uniform(tf.shape(x), seed=3), [-1])
+    ints = tf.random.uniform(tf.shape(y), 0, 1000, tf.int32, seed=4)
+    return tf.stack([tf.reduce_sum(uniform * places), tf.cast(tf.reduce_sum(ints), tf.float32)])
+
+  data = [_rows(7), _rows(4), _rows(9)]
+  type_ = tff.SequenceType(tff.types.tensorflow_to_type(data[0].element_spec))
+  local = tff.tensorflow.computation(
+    lambda s: s.reduce(tf.zeros([2]), lambda t, batch: 2 * t + drawn(*batch)), type_
+  )
+  mapped = tff.federated_computation(
+    lambda s: tff.federated_map(local, s), tff.FederatedType(type_, tff.CLIENTS)
+  )
+  found = []
+  for settings in CONTEXTS.values():
+    context = runtime.XlaContext(**settings)
+    with tff.framework.get_context_stack().install(context):
+      found.append(np.array(mapped(data)))
+    assert context.explain(mapped).is_compiled
+  np.testing.assert_allclose(*found, rtol=1e-6)
+  assert len(np.unique(found[0])) == 6
+
+
 # Of values within rounding of each other these may give far ones: they only come first in a chain,
 # where both runtimes have the same bits.
 _JUMPS = [

@@ -47,31 +47,38 @@ def _drawn(make, make_of_words, words_each):
 
   def handler(interp, node, inputs):
     shape, *others = inputs
-    sizes = _sizes(shape)
+    sizes = _sizes(interp, shape)
     draw = draw_key(interp, node)
     if None not in sizes:
       return [make(node, draw, sizes, *others)]
-    # Words that are drawn with the key give another draw's key and its first counter.
-    start = tf.bitcast(tf.reshape(random_streams.bits(draw, [6]), [3, 2]), tf.uint64)
     count = _count(shape, sizes)
-    words = tf.reshape(_some_words(start[:1], start[1:], count * words_each), [-1, words_each])
+    words = _some_words(*random_streams.philox_of(draw), count * words_each)
+    words = tf.reshape(words, [-1, words_each])
     return [tf.reshape(make_of_words(node, words, *others)[:count], shape)]
 
   return handler
 
 
-def _some_words(key: tf.Tensor, counter: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _some_words(
+  key: tf.Tensor, counter: tf.Tensor, whitening: tf.Tensor | None, count: tf.Tensor
+) -> tf.Tensor:
   """At least so many words of a draw, in whole blocks of four."""
   # XLA can tell how long such a range may be, and not a quotient.
-  return tf.reshape(philox.blocks(key, counter, tf.range(0, count, 4) // 4), [-1])
+  blocks = philox.blocks(key, counter, tf.range(0, count, 4) // 4)
+  if whitening is not None:
+    blocks = tf.bitwise.bitwise_xor(blocks, whitening)
+  return tf.reshape(blocks, [-1])
 
 
-def _sizes(shape: tf.Tensor) -> list[int | None]:
-  """The sizes of a shape, None for those that depend on data."""
+def _sizes(interp: _Interpreter, shape: tf.Tensor) -> list[int | None]:
+  """The sizes of a shape, None for those of a batch whose size varies."""
   found = tensor_util.constant_value_as_shape(shape)
   if found.rank is None:
     raise NotLowered('random numbers of an unknown number of dimensions')
-  return found.as_list()
+  sizes = found.as_list()
+  if None in sizes and not interp.session.bounds:
+    raise NotLowered('random numbers whose shape depends on data')
+  return sizes
 
 
 def _count(shape: tf.Tensor, sizes: list[int | None]) -> tf.Tensor:
@@ -172,7 +179,7 @@ def _multinomial(interp, node, inputs):
 
 def _any_ints(interp, node, inputs):
   """`NonDeterministicInts`: the state of a new `tf.random.Generator`."""
-  shape = _sizes(inputs[0])
+  shape = _sizes(interp, inputs[0])
   if None in shape:
     raise NotLowered('a random state whose shape depends on data')
   dtype = _dtype(node)
@@ -189,7 +196,7 @@ def _stateless(make):
   def handler(interp, node, inputs):
     shape, seed, *others = inputs
     found = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
-    return _with_bits(node, shape, found.key, found.counter, make, others)
+    return _with_bits(interp, node, shape, found.key, found.counter, make, others)
 
   return handler
 
@@ -201,22 +208,22 @@ def _stateless_v2(make):
     shape, key, counter, algorithm, *others = inputs
     if tf.get_static_value(algorithm) not in (_PHILOX, _AUTO):
       raise NotLowered('random numbers of a generator that is not Philox')
-    return _with_bits(node, shape, key, counter, make, others)
+    return _with_bits(interp, node, shape, key, counter, make, others)
 
   return handler
 
 
-def _with_bits(node, shape, key, counter, make, others):
+def _with_bits(interp, node, shape, key, counter, make, others):
   """Numbers of a draw's words, which come in whole blocks of four."""
   if _dtype(node).size > 4 and _dtype(node).is_floating:
     raise NotLowered(f'stateless random numbers of type {_dtype(node).name}')
-  sizes = _sizes(shape)
+  sizes = _sizes(interp, shape)
   known = [size for size in sizes if size is not None]
   varies = len(known) < len(sizes)
   count = _count(shape, sizes) if varies else math.prod(known)
   words = count * (2 if _dtype(node).size == 8 else 1)
   if varies:
-    raw = _some_words(key, counter, words)
+    raw = _some_words(key, counter, None, words)
   else:
     raw = tf.raw_ops.StatelessRandomUniformFullIntV2(
       shape=[-(-words // 4) * 4], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32

@@ -139,7 +139,8 @@ def _barrier(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """XLA's barrier has no dynamic sizes; a quotient may then be off by an ulp."""
   if not all(i.shape.is_fully_defined() for i in inputs):
     return inputs
-  if interp.session.bounds:  # XLA may take a fixed piece of what varies to vary.
+  # XLA may take a fixed piece of what varies to vary.
+  if interp.session.bounds and not interp.session.assume_full:
     inputs = [interpreter.of_fixed_size(i) for i in inputs]
   return interp.op(node, inputs)
 
