@@ -13,13 +13,14 @@ import pytest
 from runtime import temporary
 
 _PROGRAM = """
-import pathlib, sys, time
+import pathlib, signal, sys, time
 from runtime import temporary
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where a shell left the tests
 folder = temporary.Folder('of-a-test-')
 (pathlib.Path(folder.name) / 'file').write_text('content')
 print(folder.name, flush=True)
 if sys.argv[1] == 'stays':
-  time.sleep(600)
+  time.sleep(60)
 """
 
 
