@@ -160,6 +160,7 @@ _SOME = (
 )
 
 
+@pytest.mark.slow
 def test_some_ops_with_several_clients_at_once(native):
   ops = {name: partial_ops.OPS[name] for name in _SOME}
   data = [_rows(7), _rows(4), _rows(3)]
@@ -230,6 +231,7 @@ def test_random_numbers_of_more_rows_than_a_batch_has(settings):
       assert squares / number - mean**2 == pytest.approx(variance, rel=0.15), name
 
 
+@pytest.mark.slow
 def test_seeded_numbers_of_partial_batches_do_not_depend_on_the_block():
   """Nor so on the device, whose memory sets it: full batches are drawn in another way in blocks."""
 
