@@ -182,6 +182,8 @@ def against_lambda(data: ReportData) -> Drawing | None:
   if not names:
     return None
   name = names[0]
+  if (last[names].notna().sum(axis=1) <= 1).all():  # each method has its own, on one axis
+    last = last.assign(**{name: last[names].bfill(axis=1).iloc[:, 0]})
   budgets = [choosing.budget_in_words(data.runs[run].config) for run in last['run']]
   words_of = zip(last['problem'], budgets, strict=True)
   last = last.assign(asked=[', '.join(filter(None, words)) for words in words_of])

@@ -265,6 +265,20 @@ def test_a_method_that_goes_wrong_leaves_the_picture_and_flattens_nobody(metric,
     assert 0.5 < across < 0.75 and up == pytest.approx(float(metric == 'mse'))
 
 
+def test_methods_with_lambdas_of_their_own_share_an_axis(tmp_path):
+  for seed, strength in itertools.product(range(2), (0.1, 1.0, 10.0)):
+    for method, name in (('mr_mtl', 'mtl_lambda'), ('ditto', 'ditto_lambda')):
+      make_run(tmp_path / f'{method}-{strength}-{seed}', method=method, seed=seed,
+               base=0.3 + 0.01 * strength, target_epsilon=1.0, num_clients=40,
+               **{name: strength}, **PRIVATE)  # fmt: skip
+  drawing = report_figures.against_lambda(report_data.read([tmp_path]))
+  own = drawing.data[drawing.data['strength'].notna()]
+  assert {m: sorted(s) for m, s in own.groupby('method')['strength']} == {
+    'mr_mtl': [0.1, 1.0, 10.0],
+    'ditto': [0.1, 1.0, 10.0],
+  }
+
+
 @pytest.mark.slow
 def test_a_method_looks_the_same_in_all_figures(tmp_path):
   _lambdas(tmp_path)
