@@ -21,6 +21,7 @@ class Folder:
 
   Attributes:
     name: its path.
+    cleanup: removes it now; a second call does nothing.
   """
 
   def __init__(self, prefix: str):

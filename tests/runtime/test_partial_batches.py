@@ -291,7 +291,7 @@ _JUMPS = [
 def _pairs_of(results):
   """The results of an op that are rows of two numbers again."""
   flat = [r for r in tf.nest.flatten(results) if r.dtype == tf.float32 and r.shape.rank]
-  return [r for r in flat if r.shape[-1] == 2 or (r.shape[-1] or 1) % 2 == 0]
+  return [r for r in flat if (r.shape[-1] or 1) % 2 == 0]
 
 
 def _chain(names):

@@ -76,3 +76,15 @@ def test_a_folder_goes_when_it_is_done_with_and_leaves_no_process(way):
   while _keepers(path.name) and time.monotonic() < until:
     time.sleep(0.02)
   assert not _keepers(path.name)
+
+
+def test_a_folder_whose_keeper_was_killed_goes_all_the_same():
+  folder = temporary.Folder('of-a-test-')
+  for pid in _keepers(folder.name):
+    os.kill(int(pid), signal.SIGKILL)
+  until = time.monotonic() + 10
+  while _keepers(folder.name) and time.monotonic() < until:
+    time.sleep(0.02)
+  folder.cleanup()
+  folder.cleanup()  # does nothing
+  assert not os.path.exists(folder.name)
