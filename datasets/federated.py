@@ -324,6 +324,8 @@ class FederatedDataset:
     min_examples: training examples that each client has at least, by `with_at_least`.
     left_out: the names of those whom `with_at_least` has left out.
     groups: bool [K] masks by name, such as `opt_out_candidates`; may be empty.
+    clusters: the names of the groups that are the clients' true clusters, each client in one of
+      them, where these are known: how many clients a method finds them for is reported.
     x_scale: the model sees float32(x) * x_scale + x_offset, so that images stay
       bytes until they are used.
     x_offset: see x_scale.
@@ -345,6 +347,7 @@ class FederatedDataset:
   min_examples: int = 1
   left_out: tuple[str, ...] = ()
   groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  clusters: tuple[str, ...] = ()
   x_scale: float = 1.0
   x_offset: float = 0.0
   extras: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -377,10 +380,18 @@ class FederatedDataset:
         raise ValueError(
           f'Data set {self.name}: group {name} must be a bool vector of {self.num_clients} clients.'
         )
+    self._check_clusters()
 
   @property
   def num_clients(self) -> int:
     return len(self.client_ids)
+
+  @property
+  def true_clusters(self) -> np.ndarray | None:
+    """int [K], each client's place in `clusters`; None where they are not known."""
+    if not self.clusters:
+      return None
+    return np.argmax([self.groups[name] for name in self.clusters], axis=0)
 
   def __repr__(self) -> str:
     """One line: clients, rows, features, task and ranges."""
@@ -439,6 +450,22 @@ class FederatedDataset:
         'examples alone, which are public.',
       ),
     )
+
+  def _check_clusters(self):
+    unknown = [name for name in self.clusters if name not in self.groups]
+    if unknown:
+      raise ValueError(
+        f'Data set {self.name}: clusters has {unknown[0]!r}, which is none of its groups: '
+        f'{", ".join(self.groups) or "it has none"}.'
+      )
+    if self.clusters:
+      times = np.sum([self.groups[name] for name in self.clusters], axis=0)
+      wrong = np.flatnonzero(times != 1)
+      if len(wrong):
+        raise ValueError(
+          f'Data set {self.name}: client {self.client_ids[wrong[0]]!r} is in {times[wrong[0]]} of '
+          'the clusters; every client must be in one.'
+        )
 
   def _check_split(self, split: str, examples: ClientExamples | ClientSource | ClientStream):
     if examples.num_clients != self.num_clients:

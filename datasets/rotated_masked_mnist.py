@@ -38,7 +38,7 @@ def load(
     patch_size: side of a patch in pixels; 2 in the paper.
 
   Returns:
-    The data set; its groups `rotated_0` ... `rotated_270` are the clusters, and
+    The data set; its groups `rotated_0` ... `rotated_270` are its `clusters`, and
     `extras['masks']` the silos' masks, [K, 28, 28] bool.
   """
   if num_clients < _ROTATIONS or num_clients % _ROTATIONS:
@@ -57,13 +57,15 @@ def load(
     for part, (x, y) in enumerate(((data.train_x, data.train_y), (data.test_x, data.test_y)))
   ]
   rotation = np.arange(num_clients) // (num_clients // _ROTATIONS)
+  groups = {f'rotated_{90 * k}': rotation == k for k in range(_ROTATIONS)}
   return federated.FederatedDataset(
     name='rotated_masked_mnist',
     task=mnist.TASK,
     train=splits[0],
     test=splits[1],
     client_ids=tuple(f'silo_{k + 1}' for k in range(num_clients)),
-    groups={f'rotated_{90 * k}': rotation == k for k in range(_ROTATIONS)},
+    groups=groups,
+    clusters=tuple(groups),
     x_scale=mnist.PIXEL_SCALE,
     extras={'masks': masks},
     preprocessing=(

@@ -133,6 +133,11 @@ class ClusterModels:
     counts = Tree((name, np.float32(0.0)) for name in self._counts)
     return Tree(cluster=np.int32(-1), **counts)
 
+  @staticmethod
+  def of_client(client):
+    """Which cluster is a client's, int32; -1 before its first choice."""
+    return client['cluster']
+
   def model_of(self, server, cluster):
     """The model of one cluster (of the first, before a choice is made)."""
     index = tf.maximum(cluster, 0)

@@ -29,6 +29,7 @@ from tff_models import model as model_lib
 
 Tree = collections.OrderedDict
 GLOBAL = 'global'  # the evaluation of the server's model alone
+CLUSTER = 'cluster'  # beside an evaluation's sums: which cluster's model it was
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,6 +192,7 @@ class FederatedMethod:
   _model: model_lib.Model
   _release: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None = None
   _release_metrics: Callable[[Tree], Tree] | None = None
+  _cluster_of: Callable[[Tree], Any] | None = None
   compared_groups: tuple[tuple[str, str], ...] = ()
   # Shared by the methods of one process, for which the same programs do.
   _built: dict[tuple[str, ExamplesSpec], tff.Computation] = dataclasses.field(
@@ -330,7 +332,8 @@ class FederatedMethod:
       OrderedDict of float32 sums over the client's examples: `loss`, each of the
       model's metrics, and `num_examples`. Where examples weigh more than one (sentences, by
       their tokens) the sums are weighted, and `num_examples` is the sum of weights. The
-      client state's type is the empty structure for 'global'.
+      client state's type is the empty structure for 'global'. Of a method with cluster models
+      the personal evaluation has `cluster` too: which one the client has chosen, -1 before it did.
     """
     if which not in self.evaluations:
       raise ValueError(f'No {which} model; the method has {", ".join(self.evaluations)}.')
@@ -342,6 +345,7 @@ class FederatedMethod:
     server_type, client_type, _ = self.process.next.type_signature.parameter
     client_type = client_type.member if which != GLOBAL else tff.to_type(Tree())
     model, select = self._model, self._models[which]
+    cluster_of = self._cluster_of if which != GLOBAL else None
 
     @tff.tensorflow.computation(
       _for_clients(server_type).type_signature.result, client_type, examples.tff_type
@@ -358,7 +362,10 @@ class FederatedMethod:
         return {name: tf.reduce_sum(of_each) for name, of_each in found.items()}
 
       names = dict.fromkeys(['loss', *model.metric_names, 'num_examples'])
-      return Tree(sums_of_examples(data, [*names], of_rows))
+      sums = Tree(sums_of_examples(data, [*names], of_rows))
+      if cluster_of is not None:
+        sums[CLUSTER] = tf.cast(cluster_of(client), tf.float32)
+      return sums
 
     @tff.federated_computation(
       server_type,
@@ -496,6 +503,7 @@ def assemble(
   release: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None = None,
   release_metrics: Callable[[Tree], Tree] | None = None,
   server_step: Callable[[Mapping[str, float]], float] | None = None,
+  cluster_of: Callable[[Tree], Any] | None = None,
 ) -> FederatedMethod:
   """Makes a method of what its clients and its server do.
 
@@ -520,6 +528,7 @@ def assemble(
       what it releases: (server state, client state, held-out data) -> (report, client state).
     release_metrics: sum of these reports -> metrics.
     server_step: see `FederatedMethod`; by default `server_learning_rate`.
+    cluster_of: of methods with cluster models: client state -> which of them is the client's.
   """
   if spec.plan.unit == 'example':  # what is clipped is what the plan says
     hyperparameters = {**hyperparameters, 'clipping_norm': spec.plan.clipping_norm}
@@ -629,4 +638,5 @@ def assemble(
     _model=spec.model,
     _release=release,
     _release_metrics=release_metrics,
+    _cluster_of=cluster_of,
   )

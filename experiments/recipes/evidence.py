@@ -302,7 +302,9 @@ def used_by(
     elif isinstance(thing, Mapping) and thing.get('rule') == 'table':
       found.update(measures.table_cells(thing, cells).values())
     elif isinstance(thing, Mapping) and isinstance(thing.get('part'), str):
-      for metric in filled(thing.get('metric', '$metric')):
+      chooses = thing.get('choose')
+      by = filled(chooses) if isinstance(chooses, str) else []
+      for metric in [*filled(thing.get('metric', '$metric')), *by]:
         for after in filled(thing.get('after')):
           name = metric if after is None else f'{metric}@{after}'
           found.add((name, thing.get('group', EVERYONE)))

@@ -15,8 +15,8 @@ applied to. A *term* is such a quantity, an array over the seeds:
 Terms are utilities: more is better; errors have their sign turned unless `raw`, which a term of
 `part` and a better or worse one may be. Accuracies and their variances are in points; a margin in
 points says nothing of the utility of an error, for which it is two errors. Of several settings that
-match a term with `choose` the best is taken, by the tuning seeds, which no verdict uses. '$name'
-stands for a value of the judge.
+match a term with `choose` the best is taken, by the tuning seeds, which no verdict uses; by
+another metric than the term's where `choose` names one. '$name' stands for a value of the judge.
 
 Long because every form of a measure has its function here.
 """
@@ -133,7 +133,7 @@ class Runs:
     grid = self._grid(term)
     if term.get('choose') and len(grid) > 1:
       self._note(self._method(term), len(grid))
-      grid = grid.loc[[self._best(term)]]
+      grid = grid.loc[grid.index == self._best(term)]
     if len(grid) != 1:
       raise Impossible(f'{len(grid)} settings of part {term["part"]} match {term.get("where")}')
     judging, first = self._split(grid)
@@ -189,7 +189,8 @@ class Runs:
     if not self.tuning_seeds:
       raise Impossible('there are no tuning seeds to choose by')
     # Raw errors are chosen by their utility, too.
-    utilities = self._split(self._grid({**term, 'raw': False}))[1].mean(axis=1)
+    by = term if term['choose'] is True else {**term, 'metric': term['choose']}
+    utilities = self._split(self._grid({**by, 'raw': False}))[1].mean(axis=1)
     return str(utilities.idxmax())
 
   def _place(self, term: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -269,6 +269,7 @@ def pool(dataset: datasets.FederatedDataset) -> datasets.FederatedDataset:
     excess_risk=None if dataset.excess_risk is None else _one_client(dataset.excess_risk),
     client_ids=('all clients',),
     groups={},
+    clusters=(),
   )
 
 

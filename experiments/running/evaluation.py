@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import optimize
 
 import datasets
 import processes.method
-from experiments.folder.metrics import EVERYONE, MetricTable
+from experiments.folder.metrics import EVERYONE, ROUND, MetricTable
 from experiments.running import trees
 from runtime import random_streams
 
@@ -37,6 +38,8 @@ class EvaluationTask:
     client_ids: the clients' names; empty for the server's test set.
     groups: bool [K] masks of clients by name; empty for the server's test set.
     compared: pairs of groups of which the difference of the means is recorded.
+    clusters: int [K], the clients' true clusters, where they are to be compared with those that
+      the clients have chosen.
   """
 
   split: str
@@ -46,6 +49,7 @@ class EvaluationTask:
   client_ids: tuple[str, ...] = ()
   groups: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   compared: tuple[tuple[str, str], ...] = ()
+  clusters: np.ndarray | None = None
   metrics: Mapping[str, str] | None = None
 
   @property
@@ -66,6 +70,9 @@ class EvaluationTask:
     """
     sums = {name: np.asarray(value, np.float64) for name, value in sums.items()}
     counts = sums.pop('num_examples')
+    chosen = sums.pop(processes.method.CLUSTER, None)
+    if chosen is not None and self.clusters is not None:
+      table.add(round_, ROUND, 'cluster_accuracy', cluster_accuracy(chosen, self.clusters))
     has_rows = counts > 0
     if self.metrics is not None:
       sums = {own: sums[name] for name, own in self.metrics.items()}
@@ -95,6 +102,25 @@ class EvaluationTask:
         table.add_clients(round_, self.split, {name: (ids, total[has_rows] / counts[has_rows])})
 
 
+def cluster_accuracy(chosen: np.ndarray, true: np.ndarray) -> float:
+  """The share of clients whose cluster is right, in 0..1.
+
+  Clusters have no names in common: each chosen one stands for at most one true cluster, and each
+  true one for at most one of the chosen, in the way that makes most clients right (the assignment
+  problem; "clustering accuracy" in the literature).
+
+  Args:
+    chosen: [n], numbers of clusters; negative of clients who have chosen none, and are not right.
+    true: int [n], numbers from 0 on.
+  """
+  of_client = np.asarray(chosen, int)
+  has_chosen = of_client >= 0
+  together = np.zeros((int(true.max()) + 1, int(of_client.max(initial=0)) + 1))
+  np.add.at(together, (true[has_chosen], of_client[has_chosen]), 1)
+  right = optimize.linear_sum_assignment(together, maximize=True)
+  return float(together[right].sum() / len(true))
+
+
 def sample_of(num_clients: int, size: int | None) -> np.ndarray:
   """int [n]: the clients who are evaluated, in their order: all, or a random sample of a size."""
   if size is None or size >= num_clients:
@@ -115,11 +141,13 @@ def evaluation_tasks(method, dataset, clients: np.ndarray) -> list[EvaluationTas
   test = dataset.test.load(clients)
   groups = {name: mask[clients] for name, mask in dataset.groups.items()}
   groups = {EVERYONE: np.ones(len(clients), bool), **groups}
+  true_clusters = None if dataset.true_clusters is None else dataset.true_clusters[clients]
   tasks = [
     EvaluationTask(
       split='test', which=which, prefix='' if which == main else f'{which}_', examples=test,
       client_ids=tuple(dataset.client_ids[k] for k in clients), groups=groups,
       compared=method.compared_groups,
+      clusters=true_clusters if which == main else None,
     )
     for which in sorted(method.evaluations, key=lambda w: w != main)
   ]  # fmt: skip
@@ -130,6 +158,7 @@ def evaluation_tasks(method, dataset, clients: np.ndarray) -> list[EvaluationTas
         examples=dataset.excess_risk.load(clients),
         metrics={'mse': 'excess_risk'},
         client_ids=(),
+        clusters=None,
       )
       for task in tasks
       if task.of_clients or task.which == main
@@ -140,7 +169,7 @@ def evaluation_tasks(method, dataset, clients: np.ndarray) -> list[EvaluationTas
     everyone = {EVERYONE: np.ones(examples.num_clients, bool)}
     tasks += [
       dataclasses.replace(
-        task, split='validation', examples=examples, client_ids=(), groups=everyone
+        task, split='validation', examples=examples, client_ids=(), groups=everyone, clusters=None
       )
       for task in tasks
       if task.examples is test

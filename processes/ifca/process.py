@@ -57,4 +57,5 @@ def build(spec: BuildSpec) -> FederatedMethod:
       **clusters.hyperparameters,
     },
     models={'personal': lambda server, client: clusters.model_of(server, client['cluster'])},
+    cluster_of=clusters.of_client,
   )

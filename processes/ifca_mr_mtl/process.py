@@ -114,4 +114,5 @@ def build(spec: BuildSpec) -> FederatedMethod:
     },
     attributes={'mtl_lambda_factor': (np.float32, 1.0)} if after == 'mr_mtl' else None,
     models={'personal': personal_model},
+    cluster_of=clusters.of_client,
   )

@@ -227,6 +227,18 @@ def test_settings_are_chosen_on_seeds_that_do_not_judge():
   )
 
 
+def test_a_setting_may_be_chosen_by_another_metric_than_what_is_read_of_it():
+  other = MR_MTL.assign(metric='cluster_accuracy', value=MR_MTL['mtl_lambda'] / 10)
+  runs = _runs(tables={'mr_mtl': pd.concat([MR_MTL, other])})
+  read = {'part': 'mr_mtl', 'metric': 'cluster_accuracy'}
+  np.testing.assert_allclose(runs.of({**read, 'choose': 'test_mse'}), 1.0)  # percent, of 0.1
+  np.testing.assert_allclose(runs.of({**read, 'choose': '$metric'}), 1.0)
+  np.testing.assert_allclose(runs.of({**read, 'choose': True}), 100.0)
+  without = _runs(tables={'mr_mtl': pd.concat([MR_MTL, other[other['mtl_lambda'] > 0.1]])})
+  with pytest.raises(measures.Impossible, match='0 settings of part mr_mtl match'):
+    without.of({**read, 'choose': 'test_mse'})
+
+
 def test_the_better_of_a_methods_settings_was_chosen_from_all_of_them():
   """Of fixed settings as many as there are; of chosen ones those of each are counted together."""
   strengths = [

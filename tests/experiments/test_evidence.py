@@ -394,6 +394,10 @@ def test_the_commits_are_those_of_the_runs(tmp_path):
      {('m@2', 'all')}),
     ({'left': {'at': {'after': 4}, 'of': 'later'}}, {'metric': 'm'}, {('m@4', 'all')}),
     ({'needs': {'left': 'own'}, 'cases': [{'part': 300}]}, {}, {('test_own', 'private')}),
+    ({'left': {'part': 'ends', 'metric': 'of', 'choose': 'by'}}, {},
+     {('of', 'all'), ('by', 'all')}),
+    ({'left': {'part': 'ends', 'metric': 'of', 'choose': '$metric'}}, {'metric': 'm'},
+     {('of', 'all'), ('m', 'all')}),
     # A method's name here, no term's.
     ({'left': {'part': 'ends', 'where': {'method': 'own'}}}, {'metric': 'm'}, {('m', 'all')}),
     ({'rule': 'table', 'part': 'feo2', 'groups': {'p': 'private'}}, {},
