@@ -351,18 +351,7 @@ class FederatedMethod:
       _for_clients(server_type).type_signature.result, client_type, examples.tff_type
     )
     def evaluate_client(server, client, data):
-      params = select(server, client)
-
-      def of_rows(x, y, is_example):
-        outputs = model.predict(params, x)
-        weights = tf.where(is_example, model.weigh(y), 0.0)
-        values = {'loss': model.loss(outputs, y), **model.metrics(outputs, y)}
-        found = {n: tf.where(weights > 0.0, weights * v, 0.0) for n, v in values.items()}
-        found['num_examples'] = weights
-        return {name: tf.reduce_sum(of_each) for name, of_each in found.items()}
-
-      names = dict.fromkeys(['loss', *model.metric_names, 'num_examples'])
-      sums = Tree(sums_of_examples(data, [*names], of_rows))
+      sums = _evaluated(model, select(server, client), data)
       if cluster_of is not None:
         sums[CLUSTER] = tf.cast(cluster_of(client), tf.float32)
       return sums
@@ -417,6 +406,21 @@ class FederatedMethod:
       return server_state, chosen, tff.federated_map(metrics_of, tff.federated_sum(report))
 
     return release
+
+
+def _evaluated(model: model_lib.Model, params: model_lib.Params, data: Tree) -> Tree:
+  """The sums over a client's examples that `FederatedMethod.build_evaluation` gives."""
+
+  def of_rows(x, y, is_example):
+    outputs = model.predict(params, x)
+    weights = tf.where(is_example, model.weigh(y), 0.0)
+    values = {'loss': model.loss(outputs, y), **model.metrics(outputs, y)}
+    found = {n: tf.where(weights > 0.0, weights * v, 0.0) for n, v in values.items()}
+    found['num_examples'] = weights
+    return {name: tf.reduce_sum(of_each) for name, of_each in found.items()}
+
+  names = dict.fromkeys(['loss', *model.metric_names, 'num_examples'])
+  return Tree(sums_of_examples(data, [*names], of_rows))
 
 
 def _for_clients(server_type: tff.FederatedType) -> tff.Computation:

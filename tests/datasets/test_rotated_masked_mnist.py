@@ -24,6 +24,7 @@ def test_every_image_once_and_rotated_by_cluster(mnist_dir):
     original -= found
   assert not original
   assert sum(mask.sum() for mask in dataset.groups.values()) == 8
+  np.testing.assert_array_equal(dataset.true_clusters, [0, 0, 1, 1, 2, 2, 3, 3])
   assert not dataset.extras['masks'].any()
 
 
