@@ -17,7 +17,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import function_def_to_graph, op_def_registry, ops
 
 from runtime.xla import lanes
-from runtime.xla.lowering import datasets, scope, varying
+from runtime.xla.lowering import datasets, recurrence, scope, varying
 
 NotLowered = datasets.NotLowered
 Value = tf.Tensor | datasets.Held
@@ -60,6 +60,8 @@ class Interpreter:
     self.unchanged: dict[int, tf.Tensor] = {}
     # How many elements a tensor list has, by the list's id.
     self.lengths: dict[int, tuple[tf.Tensor, int]] = {}
+    # How many it has room for, if a loop fills it.
+    self.rooms: dict[int, tuple[tf.Tensor, int]] = {}
     # Shapes as tensors, of which some sizes are known: by id, which the tensor keeps.
     self.known_sizes: dict[int, tuple[tf.Tensor, list[int | None]]] = {}
     # Of varying sizes that XLA does not know, as it keeps none in tensor lists: by id.
@@ -352,6 +354,15 @@ class Interpreter:
     if length is not None:
       self.lengths[id(value)] = (value, length)
 
+  def room_of(self, value: Any) -> int | None:
+    """How many elements a tensor list has room for, None if it is not known."""
+    return self.rooms.get(id(value), (None, None))[1]
+
+  def set_room(self, value: tf.Tensor, room: int | None) -> None:
+    """Says how many elements a tensor list has room for, if that is known."""
+    if room is not None:
+      self.rooms[id(value)] = (value, room)
+
   def sizes(self, shape: tf.Tensor) -> list[int | None] | None:
     """The sizes in a shape tensor, None for those that are not known; None for no shape."""
     known = tf.get_static_value(shape)
@@ -491,13 +502,22 @@ def _while(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if any(isinstance(v, datasets.PendingList) for v in inputs):
     inputs = _with_lists(interpreter, _most_turns(interpreter, cond, body, inputs), inputs)
   passed = _passed_on(interpreter, body)
-  held = {i: v for i, v in enumerate(inputs) if isinstance(v, datasets.Held) or i in passed}
+  factors = _factors(interpreter, cond, body, inputs)
+  past = {*passed, *factors.values}
+  held = {i: v for i, v in enumerate(inputs) if isinstance(v, datasets.Held) or i in past}
   with interpreter.unchanged_inside(v for v in held.values() if tf.is_tensor(v)):
-    return _turns(interpreter, cond, body, inputs, held)
+    results = _turns(interpreter, cond, body, [*inputs, *factors.begin()], held, factors)
+  totals = factors.totals(results[len(inputs) :])
+  return [totals.get(i, v) for i, v in enumerate(results[: len(inputs)])]
 
 
 def _turns(
-  interpreter: Interpreter, cond: str, body: str, inputs: list[Any], held: Mapping[int, Any]
+  interpreter: Interpreter,
+  cond: str,
+  body: str,
+  inputs: list[Any],
+  held: Mapping[int, Any],
+  factors: recurrence.Factors,
 ) -> list[Any]:
   """A loop's results; what it holds goes past it."""
   start = [v for i, v in enumerate(inputs) if i not in held]
@@ -514,14 +534,14 @@ def _turns(
     for value, element, length in zip(values, elements, lengths, strict=True):
       interpreter.set_element(value, element)
       interpreter.set_length(value, length)
-    outputs = interpreter.call(body, full(values))
+    outputs = _turn(interpreter, body, full(values), factors)
     after[:] = [interpreter.element_of(o) for i, o in enumerate(outputs) if i not in held]
     if any(outputs[i] is not v for i, v in held.items()):
       raise NotLowered('a loop that changes which data set, iterator or variable it uses')
     return [o for i, o in enumerate(outputs) if i not in held]
 
   def run_cond(*values):
-    return interpreter.call(cond, full(values))[0]
+    return interpreter.call(cond, full(values)[: -factors.carried or None])[0]
 
   iterators = interpreter.partial_iterators()
   if not iterators or interpreter.scope.lanes == 1:
@@ -531,6 +551,7 @@ def _turns(
       if before.op.type == 'EmptyTensorList' or interpreter.element_of(before) is element:
         interpreter.set_element(result, element)
       interpreter.set_length(result, length)
+      interpreter.set_room(result, interpreter.room_of(before))
     return full(results)
 
   def run_cond_while_full(*values):
@@ -553,6 +574,46 @@ def _turns(
       first, lambda values: interpreter.while_loop(run_cond, run_body, values), start
     )
   )
+
+
+def _turn(
+  interpreter: Interpreter, body: str, values: list[Any], factors: recurrence.Factors
+) -> list[Any]:
+  """What one turn makes of the loop's values, and of the lists of factors behind them."""
+  nodes, formals, results, controls = interpreter.body(body)
+  carried = values[len(formals) :]
+  feeds = {f'{formal}:0': value for formal, value in zip(formals, values, strict=False)}
+  computed = [name for i, name in enumerate(results) if i not in factors.values]
+  outputs = interpreter.graph(nodes, feeds, [*computed, *factors.names], controls)
+  for position in sorted(factors.values):
+    outputs.insert(position, values[position])
+  return outputs[: len(results)] + factors.kept(carried, outputs[len(results) :])
+
+
+def _factors(
+  interpreter: Interpreter, cond: str, body: str, inputs: Sequence[Any]
+) -> recurrence.Factors:
+  """What a loop's sums of products are made of, where they are taken after it."""
+  nodes, arguments, results, _ = interpreter.body(body)
+  by_name = {node.name: node for node in nodes}
+  rooms = []
+  for argument, result, value in zip(arguments, results, inputs, strict=True):
+    node, room = by_name[_node_name(result)], interpreter.room_of(value)
+    if (
+      room is not None and node.op == 'TensorListPopBack' and _node_name(node.input[0]) == argument
+    ):
+      rooms.append(room)  # Each turn takes one.
+  one_by_one = interpreter.scope.lanes == 1 and not interpreter.session.bounds
+  products = []
+  if rooms and one_by_one:
+    in_cond, formals, _, _ = interpreter.body(cond)
+    asked = {_node_name(name) for node in in_cond for name in node.input}
+    products = [
+      product
+      for product in recurrence.summed_products(nodes, arguments, results, inputs)
+      if formals[product.value] not in asked
+    ]
+  return recurrence.Factors(products, inputs, min(rooms, default=0))
 
 
 def _sets_variable(op: str) -> bool:
@@ -617,12 +678,12 @@ def _most_turns(interpreter: Interpreter, cond: str, body: str, start: Sequence[
 
 def _with_lists(interpreter: Interpreter, length: int, inputs: Sequence[Any]) -> list[Any]:
   """Inputs with empty lists that have room for an element of each turn."""
-  return [
-    interpreter.op(v.node, [v.element_shape, tf.constant(length)])[0]
-    if isinstance(v, datasets.PendingList)
-    else v
-    for v in inputs
-  ]
+  values = list(inputs)
+  for i, value in enumerate(inputs):
+    if isinstance(value, datasets.PendingList):
+      (values[i],) = interpreter.op(value.node, [value.element_shape, tf.constant(length)])
+      interpreter.set_room(values[i], length)
+  return values
 
 
 HANDLERS: dict[str, Handler] = dict(

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from runtime.xla import activations, long_sums, products
-from runtime.xla.lowering import datasets, interpreter, sized_ops
+from runtime.xla.lowering import datasets, interpreter, recurrence, sized_ops
 
 _Interpreter = interpreter.Interpreter
 NotLowered = datasets.NotLowered
@@ -20,7 +20,9 @@ def _empty_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   length = tf.get_static_value(inputs[1])
   if length is None or length < 0:
     return [datasets.PendingList(node=node, element_shape=inputs[0])]
-  return interp.op(node, inputs)
+  (result,) = interp.op(node, inputs)
+  interp.set_room(result, int(length))
+  return [result]
 
 
 def _reserved_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -153,8 +155,25 @@ def _sum(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 def _product(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   transposed = {name: node.attr[name].b for name in ('transpose_a', 'transpose_b')}
-  as_sum = products.taken(inputs, **transposed)
-  return interp.op(node, inputs) if as_sum is None else [as_sum]
+  taken = products.taken(inputs, **transposed)
+  if taken is None and interp.scope.lanes == 1 and id(inputs[1]) in interp.unchanged:
+    taken = recurrence.by_transposed_weights(inputs, **transposed)
+  return interp.op(node, inputs) if taken is None else [taken]
+
+
+def _added(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  taken = None if interp.session.bounds else recurrence.with_element_added(inputs)
+  return interp.op(node, inputs) if taken is None else [taken]
+
+
+def _concatenation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  *parts, axis = inputs
+  known = tf.get_static_value(axis)
+  is_computed = interp.session.depth > 0 and parts[0].dtype.is_floating and len(parts) > 1
+  if known is None or not is_computed or interp.scope.lanes > 1 or interp.session.bounds:
+    return interp.op(node, inputs)
+  taken = recurrence.side_by_side(parts, int(known))
+  return interp.op(node, inputs) if taken is None else [taken]
 
 
 def _activation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -163,7 +182,9 @@ def _activation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
 
 
 HANDLERS: dict[str, interpreter.Handler] = dict(
+  AddN=_added,
   BroadcastGradientArgs=_broadcast_axes,
+  ConcatV2=_concatenation,
   EmptyTensorList=_empty_list,
   Reshape=_reshape,
   Shape=_shape,
