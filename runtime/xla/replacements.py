@@ -5,33 +5,47 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import activations, long_sums, philox, products
+from runtime.xla import activations, long_sums, philox, products, row_maxima
 
 
-def _sum(operation: tf.Operation) -> tf.Tensor | None:
+def _sum(operation: tf.Operation) -> list[tf.Tensor] | None:
   keep_dims = operation.type != 'L2Loss' and operation.get_attr('keep_dims')
-  return long_sums.taken(operation.type, list(operation.inputs), keep_dims=keep_dims)
+  return _alone(long_sums.taken(operation.type, list(operation.inputs), keep_dims=keep_dims))
 
 
-def _product(operation: tf.Operation) -> tf.Tensor | None:
+def _product(operation: tf.Operation) -> list[tf.Tensor] | None:
   transposed = {name: operation.get_attr(name) for name in ('transpose_a', 'transpose_b')}
-  return products.taken(list(operation.inputs), **transposed)
+  return _alone(products.taken(list(operation.inputs), **transposed))
 
 
-def _activation(operation: tf.Operation) -> tf.Tensor:
-  return activations.taken(operation.type, list(operation.inputs))
+def _activation(operation: tf.Operation) -> list[tf.Tensor] | None:
+  return _alone(activations.taken(operation.type, list(operation.inputs)))
 
 
-_TAKEN: dict[str, Callable[[tf.Operation], tf.Tensor | None]] = {
+def _random(operation: tf.Operation) -> list[tf.Tensor] | None:
+  return _alone(philox.taken(operation))
+
+
+def _of_rows(operation: tf.Operation) -> list[tf.Tensor] | None:
+  keep_dims = operation.type in ('Max', 'Min') and operation.get_attr('keep_dims')
+  return row_maxima.taken(operation.type, list(operation.inputs), keep_dims=keep_dims)
+
+
+def _alone(output: tf.Tensor | None) -> list[tf.Tensor] | None:
+  return None if output is None else [output]
+
+
+_TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(activations.OPS, _activation),
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(products.OPS, _product),
-  **dict.fromkeys(philox.OPS, philox.taken),
+  **dict.fromkeys(philox.OPS, _random),
+  **dict.fromkeys(row_maxima.OPS, _of_rows),
 }
 
 
 def replaced(operations: Iterable[tf.Operation], outputs: Sequence[Any]) -> list[Any]:
-  """Replaces the first output of such ops in what uses it.
+  """Replaces the outputs of such ops in what uses them.
 
   Args:
     operations: of one graph that XLA compiles; what uses the replaced ones is changed.
@@ -43,9 +57,8 @@ def replaced(operations: Iterable[tf.Operation], outputs: Sequence[Any]) -> list
   found: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
   for operation in [o for o in operations if o.type in _TAKEN]:
     with operation.graph.as_default():
-      new = _TAKEN[operation.type](operation)
-    if new is not None:
-      old = operation.outputs[0]
+      taken = _TAKEN[operation.type](operation)
+    for old, new in zip(operation.outputs, taken or [], strict=False):
       for user in old.consumers():
         for index, value in enumerate(user.inputs):
           if value is old:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import activations, long_sums, products
+from runtime.xla import activations, long_sums, products, row_maxima
 from runtime.xla.lowering import datasets, interpreter, recurrence, sized_ops
 
 _Interpreter = interpreter.Interpreter
@@ -181,6 +181,13 @@ def _activation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   return [activations.taken(node.op, inputs)]
 
 
+def _of_rows(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  if interp.session.bounds:
+    return interp.op(node, inputs)
+  taken = row_maxima.taken(node.op, inputs, keep_dims=node.attr['keep_dims'].b)
+  return interp.op(node, inputs) if taken is None else taken
+
+
 HANDLERS: dict[str, interpreter.Handler] = dict(
   AddN=_added,
   BroadcastGradientArgs=_broadcast_axes,
@@ -200,5 +207,6 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   **dict.fromkeys(activations.OPS, _activation),
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(products.OPS, _product),
+  **dict.fromkeys(row_maxima.OPS, _of_rows),
   **sized_ops.HANDLERS,
 )
