@@ -76,6 +76,16 @@ def test_the_numbers_are_those_of_the_products(block):
     ([8, 64], [500, 64], False, True, False),  # a small matrix
     ([33, 3], [3, 1], False, False, False),  # few terms
     ([None, 17], [17, 1], False, False, False),  # a size that depends on data
+    ([20, 784], [20, 10], True, False, True),
+    ([None, 784], [None, 10], True, False, True),  # a batch of any size
+    ([20, 784], [10, 20], True, True, False),
+    ([784, 20], [20, 10], False, False, False),  # nothing to be turned round
+    ([20, 64], [20, 17], True, False, False),  # not much longer than wide
+    ([20, 63], [20, 10], True, False, False),  # few rows
+    ([49, 784], [49, 62], True, False, False),  # few terms for so many columns
+    ([50, 784], [50, 62], True, False, True),
+    ([None, 784], [None, 62], True, False, False),
+    ([50, 784], [50, 65], True, False, False),  # wide
   ],
 )
 def test_which_are_taken(a, b, transpose_a, transpose_b, is_taken):
@@ -114,18 +124,21 @@ def test_xla_gets_no_product_of_them():
 
 
 @pytest.mark.parametrize('is_ours', [True, False])
-def test_xla_does_not_turn_a_product_back(is_ours):
-  a, b = (tf.random.normal(shape, seed=0) for shape in ([8, 64], [512, 64]))
+@pytest.mark.parametrize('name', ['by the input', 'by the weights'])
+def test_xla_does_not_turn_a_product_back(name, is_ours):
+  shapes, transposed, ours, turned = {
+    'by the input': (([8, 64], [512, 64]), dict(transpose_b=True), '512,8', '8,512'),
+    'by the weights': (([20, 784], [20, 10]), dict(transpose_a=True), '10,784', '784,10'),
+  }[name]
+  a, b = (tf.random.normal(shape, seed=0) for shape in shapes)
 
   def product(a, b):
     if is_ours:
-      return products.taken([a, b], transpose_a=False, transpose_b=True)
-    return tf.transpose(tf.matmul(b, a, transpose_b=True))
+      return products.taken([a, b], **dict(transpose_a=False, transpose_b=False) | transposed)
+    return tf.transpose(tf.matmul(b, a, **transposed))
 
   compiled = tf.function(product, jit_compile=True)
-  np.testing.assert_allclose(
-    compiled(a, b), tf.matmul(a, b, transpose_b=True), rtol=1e-4, atol=1e-4
-  )
+  np.testing.assert_allclose(compiled(a, b), tf.matmul(a, b, **transposed), rtol=1e-4, atol=1e-4)
   text = compiled.experimental_get_compiler_ir(a, b)(stage='optimized_hlo')
-  (shape,) = re.findall(r'f32\[(\d+,\d+)\]\{1,0\} dot\(', text)
-  assert shape == ('512,8' if is_ours else '8,512')
+  (shape,) = re.findall(r'f32\[(\d+,\d+)\]\{[01,]+\} dot\(', text)
+  assert shape == (ours if is_ours else turned)

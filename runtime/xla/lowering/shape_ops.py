@@ -184,7 +184,9 @@ def _activation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
 def _of_rows(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if interp.session.bounds:
     return interp.op(node, inputs)
-  taken = row_maxima.taken(node.op, inputs, keep_dims=node.attr['keep_dims'].b)
+  # What an op lacks, asking for would add.
+  keep_dims = node.op in ('Max', 'Min') and node.attr['keep_dims'].b
+  taken = row_maxima.taken(node.op, inputs, keep_dims=keep_dims)
   return interp.op(node, inputs) if taken is None else taken
 
 
