@@ -34,7 +34,10 @@ def taken(op: str, inputs: Sequence[tf.Tensor], *, keep_dims: bool) -> list[tf.T
     keep_dims: whether a maximum keeps the axis along which it is taken.
   """
   values = inputs[0]
-  if values.dtype not in _DTYPES or not values.shape.rank or (values.shape[-1] or 0) < _SHORT_ROW:
+  # A size that is not known may depend on data, and get lost in what is written here.
+  if not all(i.shape.is_fully_defined() for i in inputs):
+    return None
+  if values.dtype not in _DTYPES or not values.shape.rank or values.shape[-1] < _SHORT_ROW:
     return None
   if op in ('Max', 'Min'):
     axes = tf.get_static_value(inputs[1])

@@ -179,7 +179,7 @@ def test_a_twin_that_keeps_the_last_turn_alone_is_found_out(native, monkeypatch)
 # Which sums are taken after the loop.
 
 
-def _found(body, start=(FEATURES, UNITS)):
+def _found(body, start=(FEATURES, UNITS), unchanged=None):
   """The positions of the sums that are found in a body of (sum, a, b)."""
   k, m = start
   specs = [tf.TensorSpec(s, tf.float32) for s in ([k, m], [ROWS, k], [ROWS, m])]
@@ -187,23 +187,28 @@ def _found(body, start=(FEATURES, UNITS)):
   names = [tensor.op.name for tensor in graph.inputs]
   starts = [tf.zeros(spec.shape) for spec in specs]
   results = [tensor.name for tensor in graph.outputs]
-  found = recurrence.summed_products(graph.as_graph_def().node, names, results, starts)
+  passed = set() if unchanged is None else {names[unchanged]}
+  nodes = graph.as_graph_def().node
+  found = recurrence.summed_products(nodes, names, results, starts, passed)
   return [product.value for product in found]
+
+
+def _product(a, b):
+  return tf.matmul(a, b, transpose_a=True)
 
 
 @pytest.mark.parametrize(
   'body, found',
   [
-    (lambda s, a, b: (s + tf.matmul(a, b, transpose_a=True), a, b), [0]),
-    (lambda s, a, b: (tf.matmul(a, b, transpose_a=True) + tf.identity(s), a, b), [0]),
-    (lambda s, a, b: (tf.add_n([s, tf.matmul(a, b, transpose_a=True)]), a, b), [0]),
+    (lambda s, a, b: (tf.add_n([s, _product(a, b)]), a, b), [0]),
+    (lambda s, a, b: (tf.add_n([_product(a, b), tf.identity(s)]), a, b), [0]),
     # What a turn reads, or makes another thing of, has to be there.
-    (lambda s, a, b: (s + tf.matmul(a, b, transpose_a=True), a, a @ s), []),
-    (lambda s, a, b: (s + 2 * tf.matmul(a, b, transpose_a=True), a, b), []),
-    (lambda s, a, b: (s - tf.matmul(a, b, transpose_a=True), a, b), []),
-    (lambda s, a, b: (0.9 * s + tf.matmul(a, b, transpose_a=True), a, b), []),
-    (lambda s, a, b: (tf.add_n([s, s, tf.matmul(a, b, transpose_a=True)]), a, b), []),
-    (lambda s, a, b: (s + tf.matmul(tf.transpose(a), b), a, b), []),
+    (lambda s, a, b: (tf.add_n([s, _product(a, b)]), a, a @ s), []),
+    (lambda s, a, b: (tf.add_n([s, 2 * _product(a, b)]), a, b), []),
+    (lambda s, a, b: (s - _product(a, b), a, b), []),
+    (lambda s, a, b: (tf.add_n([0.9 * s, _product(a, b)]), a, b), []),
+    (lambda s, a, b: (tf.add_n([s, s, _product(a, b)]), a, b), []),
+    (lambda s, a, b: (tf.add_n([s, tf.matmul(tf.transpose(a), b)]), a, b), []),
     (lambda s, a, b: (a, s, b), []),
   ],
 )
@@ -212,22 +217,38 @@ def test_what_a_loop_only_adds_up_is_found(body, found):
 
 
 def test_a_sum_that_is_another_value_too_is_not_found():
-  def body(total, a, b):
-    total = total + tf.matmul(a, b, transpose_a=True)
+  def read_before(total, a, b):
+    same = tf.identity(total)
+    return tf.add_n([same, _product(a, b)]), a, a @ same
+
+  def read_after(total, a, b):
+    total = tf.identity(tf.add_n([total, _product(a, b)]))
     return total, a + tf.reduce_sum(total), b
 
-  assert _found(body) == []
+  assert _found(read_before) == _found(read_after) == []
 
 
 def test_small_weights_are_summed_in_the_loop():
-  body = lambda s, a, b: (s + tf.matmul(a, b, transpose_a=True), a, b)  # noqa: E731
+  body = lambda s, a, b: (tf.add_n([s, _product(a, b)]), a, b)  # noqa: E731
   assert _found(body, (31, 33)) == []
   assert _found(body, (32, 32)) == [0]
+
+
+def test_a_factor_that_no_turn_changes_is_not_kept_for_each():
+  body = lambda s, a, b: (tf.add_n([s, _product(a, b)]), a, 2 * b)  # noqa: E731
+  assert _found(body) == [0]
+  assert _found(body, unchanged=1) == []
+
+  def of_constant(total, a, b):
+    constant = tf.constant(2.0, shape=[ROWS, FEATURES])
+    return tf.add_n([total, _product(constant, b)]), a, 2 * b
+
+  assert _found(of_constant) == []
 
 
 def test_a_concatenation_of_parts_of_unknown_sizes_is_left():
   known = tf.zeros([2, 3])
   with tf.Graph().as_default():
-    unknown = tf.compat.v1.placeholder(tf.float32, [2, None])
+    unknown = tf.compat.v1.placeholder(tf.float32, [None, 3])
   assert recurrence.side_by_side([known, unknown], 1) is None
   assert recurrence.side_by_side([known] * 9, 1) is None

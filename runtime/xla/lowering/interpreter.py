@@ -62,6 +62,8 @@ class Interpreter:
     self.lengths: dict[int, tuple[tf.Tensor, int]] = {}
     # How many it has room for, if a loop fills it.
     self.rooms: dict[int, tuple[tf.Tensor, int]] = {}
+    # The shape of each element, where TensorFlow knew it when one was put in: XLA lets none differ.
+    self.element_shapes: dict[int, tuple[tf.Tensor, tf.TensorShape]] = {}
     # Shapes as tensors, of which some sizes are known: by id, which the tensor keeps.
     self.known_sizes: dict[int, tuple[tf.Tensor, list[int | None]]] = {}
     # Of varying sizes that XLA does not know, as it keeps none in tensor lists: by id.
@@ -363,6 +365,15 @@ class Interpreter:
     if room is not None:
       self.rooms[id(value)] = (value, room)
 
+  def element_shape_of(self, value: Any) -> tf.TensorShape | None:
+    """The shape of a tensor list's elements, None if it is not known."""
+    return self.element_shapes.get(id(value), (None, None))[1]
+
+  def set_element_shape(self, value: tf.Tensor, shape: tf.TensorShape | None) -> None:
+    """Says what shape a tensor list's elements have, if that is known."""
+    if shape is not None and shape.is_fully_defined() and not self.session.bounds:
+      self.element_shapes[id(value)] = (value, shape)
+
   def sizes(self, shape: tf.Tensor) -> list[int | None] | None:
     """The sizes in a shape tensor, None for those that are not known; None for no shape."""
     known = tf.get_static_value(shape)
@@ -528,14 +539,17 @@ def _turns(
 
   elements = [interpreter.element_of(v) for v in start]
   lengths = [interpreter.length_of(v) for v in start]  # No turn changes one that is known.
+  shapes = [interpreter.element_shape_of(v) for v in start]
   after: list[Any] = []
 
   def run_body(*values):
-    for value, element, length in zip(values, elements, lengths, strict=True):
+    for value, element, length, shape in zip(values, elements, lengths, shapes, strict=True):
       interpreter.set_element(value, element)
       interpreter.set_length(value, length)
+      interpreter.set_element_shape(value, shape)
     outputs = _turn(interpreter, body, full(values), factors)
     after[:] = [interpreter.element_of(o) for i, o in enumerate(outputs) if i not in held]
+    shapes[:] = [interpreter.element_shape_of(o) for i, o in enumerate(outputs) if i not in held]
     if any(outputs[i] is not v for i, v in held.items()):
       raise NotLowered('a loop that changes which data set, iterator or variable it uses')
     return [o for i, o in enumerate(outputs) if i not in held]
@@ -547,11 +561,14 @@ def _turns(
   if not iterators or interpreter.scope.lanes == 1:
     sets_variables = any(map(_sets_variable, interpreter.ops_called(body)))
     results = interpreter.while_loop(run_cond, run_body, start, sets_variables=sets_variables)
-    for result, before, element, length in zip(results, start, after, lengths, strict=True):
+    for result, before, element, length, shape in zip(
+      results, start, after, lengths, shapes, strict=True
+    ):
       if before.op.type == 'EmptyTensorList' or interpreter.element_of(before) is element:
         interpreter.set_element(result, element)
       interpreter.set_length(result, length)
       interpreter.set_room(result, interpreter.room_of(before))
+      interpreter.set_element_shape(result, shape)
     return full(results)
 
   def run_cond_while_full(*values):
@@ -596,21 +613,24 @@ def _factors(
   """What a loop's sums of products are made of, where they are taken after it."""
   nodes, arguments, results, _ = interpreter.body(body)
   by_name = {node.name: node for node in nodes}
-  rooms = []
-  for argument, result, value in zip(arguments, results, inputs, strict=True):
-    node, room = by_name[_node_name(result)], interpreter.room_of(value)
-    if (
-      room is not None and node.op == 'TensorListPopBack' and _node_name(node.input[0]) == argument
-    ):
+  passed = _passed_on(interpreter, body)
+  rooms, sizes_known = [], not interpreter.session.bounds
+  for i, value in enumerate(inputs):
+    node, room = by_name[_node_name(results[i])], interpreter.room_of(value)
+    is_popped = node.op == 'TensorListPopBack' and _node_name(node.input[0]) == arguments[i]
+    if is_popped and room is not None:
       rooms.append(room)  # Each turn takes one.
-  one_by_one = interpreter.scope.lanes == 1 and not interpreter.session.bounds
+    if is_popped or (not isinstance(value, datasets.Held) and value.dtype != tf.variant):
+      shape = interpreter.element_shape_of(value) if is_popped else value.shape
+      sizes_known = sizes_known and shape is not None and shape.is_fully_defined()
   products = []
-  if rooms and one_by_one:
+  if rooms and sizes_known and interpreter.scope.lanes == 1:
     in_cond, formals, _, _ = interpreter.body(cond)
     asked = {_node_name(name) for node in in_cond for name in node.input}
+    unchanged = {arguments[i] for i in passed}
     products = [
       product
-      for product in recurrence.summed_products(nodes, arguments, results, inputs)
+      for product in recurrence.summed_products(nodes, arguments, results, inputs, unchanged)
       if formals[product.value] not in asked
     ]
   return recurrence.Factors(products, inputs, min(rooms, default=0))

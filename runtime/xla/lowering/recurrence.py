@@ -7,11 +7,11 @@ transposed at every turn by the library that XLA calls, number by number. And wh
 a concatenation, such as of the gradients by a cell's gates, XLA makes a loop that asks for each
 number of which part it is.
 
-None of this is done where sizes vary: XLA keeps no varying sizes in lists and updates.
+Where sizes vary, only the weights are transposed: XLA keeps no varying sizes in lists and updates.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,6 +42,7 @@ def summed_products(
   arguments: Sequence[str],
   results: Sequence[str],
   starts: Sequence[Any],
+  unchanged: Container[str] = (),
 ) -> list[Product]:
   """The products that a loop does nothing with but add them up.
 
@@ -50,6 +51,7 @@ def summed_products(
     arguments: the names of its arguments.
     results: the names of its results' tensors.
     starts: the values before the first turn.
+    unchanged: the arguments that every turn passes on. What is made of them is not kept for each.
   """
   by_name = {node.name: node for node in nodes}
   users: dict[str, int] = {}
@@ -60,20 +62,32 @@ def summed_products(
     node = by_name[_base(name)]
     return source(node.input[0]) if node.op == 'Identity' else node
 
+  def is_alone(name: str) -> bool:
+    """Whether one thing alone reads this, and what it is another name of."""
+    node = by_name[_base(name)]
+    return users.get(node.name) == 1 and (node.op != 'Identity' or is_alone(node.input[0]))
+
+  def is_same(name: str) -> bool:
+    """Whether a factor is the same at every turn."""
+    return source(name).op == 'Const' or source(name).name in unchanged
+
   found = []
   for position, (argument, result, start) in enumerate(
     zip(arguments, results, starts, strict=True)
   ):
     total = source(result)
     inputs = [i for i in total.input if not i.startswith('^')]
-    if total.op not in ('Add', 'AddN', 'AddV2') or len(inputs) != 2:
+    if total.op != 'AddN' or len(inputs) != 2:  # An `AddV2` may broadcast.
       continue
+    before = [i for i in inputs if source(i).name == argument]
     others = [i for i in inputs if source(i).name != argument]
-    if len(others) != 1 or users[argument] != 1 or users[total.name] != 1:
+    if len(before) != 1 or not (is_alone(before[0]) and is_alone(result)):
       continue
     product = source(others[0])
-    is_float = tf.is_tensor(start) and start.dtype == tf.float32 and start.shape.rank == 2
-    if is_float and _is_product(product) and start.shape.num_elements() >= _FEWEST_WEIGHTS:
+    if not (tf.is_tensor(start) and start.dtype == tf.float32 and start.shape.rank == 2):
+      continue
+    is_large = (start.shape.num_elements() or 0) >= _FEWEST_WEIGHTS
+    if is_large and _is_product(product) and not any(map(is_same, product.input[:2])):
       found.append(Product(value=position, a=product.input[0], b=product.input[1]))
   return found
 
@@ -189,28 +203,24 @@ def by_transposed_weights(
     [n, k]; None if there is nothing to be transposed.
   """
   a, b = inputs
-  if not transpose_b or transpose_a or b.dtype != tf.float32:
+  graph = getattr(b, 'graph', None)  # A constant of Python's has none.
+  if not transpose_b or transpose_a or b.dtype != tf.float32 or graph is None:
     return None
-  with b.graph.as_default():
+  with graph.as_default():
     turned = tf.transpose(b)
   return tf.matmul(a, turned)
 
 
 def side_by_side(parts: Sequence[tf.Tensor], axis: int) -> tf.Tensor | None:
   """A concatenation that is written part by part; None if the parts' sizes are not known."""
-  if not all(part.shape.rank for part in parts):
+  if len(parts) > _MOST_PARTS or not all(p.shape.is_fully_defined() for p in parts):
     return None
   axis %= parts[0].shape.rank
-  widths = [part.shape[axis] for part in parts]
-  if None in widths or len(parts) > _MOST_PARTS:
-    return None
-  sizes = tf.unstack(tf.shape(parts[0]))
-  sizes[axis] = tf.constant(sum(widths))
-  whole = tf.zeros(tf.stack(sizes), parts[0].dtype)
-  begin = [0] * len(sizes)
-  for part, width in zip(parts, widths, strict=True):
-    whole = gen_xla_ops.xla_dynamic_update_slice(whole, part, tf.constant(begin))
-    begin[axis] += width
   shape = parts[0].shape.as_list()
-  shape[axis] = sum(widths)
+  shape[axis] = sum(part.shape[axis] for part in parts)
+  whole = tf.zeros(shape, parts[0].dtype)
+  begin = [0] * len(shape)
+  for part in parts:
+    whole = gen_xla_ops.xla_dynamic_update_slice(whole, part, tf.constant(begin))
+    begin[axis] += part.shape[axis]
   return tf.ensure_shape(whole, shape)

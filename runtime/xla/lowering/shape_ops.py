@@ -51,13 +51,34 @@ def _length(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 def _set_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (result,) = interp.op(node, inputs)
   interp.set_length(result, interp.length_of(inputs[0]))
+  known = inputs[2].shape.is_fully_defined()
+  interp.set_element_shape(result, inputs[2].shape if known else interp.element_shape_of(inputs[0]))
   return [result]
+
+
+def _get_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  (value,) = interp.op(node, inputs)
+  return [_shaped(value, interp.element_shape_of(inputs[0]))]
+
+
+def _stack(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  (value,) = interp.op(node, inputs)
+  shape = interp.element_shape_of(inputs[0])
+  return [_shaped(value, None if shape is None else [None, *shape])]
+
+
+def _shaped(value: tf.Tensor, shape: Any) -> tf.Tensor:
+  """A value whose shape, that a tensor list has lost, is known again."""
+  if shape is not None:
+    value.set_shape(shape)
+  return value
 
 
 def _push_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (result,) = interp.op(node, inputs)
   value = inputs[1]
   constant, sizes = tf.get_static_value(value), interp.known_sizes.get(id(value))
+  interp.set_element_shape(result, value.shape)
   if inputs[0].op.type == 'TensorListPushBack':
     return [result]  # Its elements are not all this one.
   if constant is not None:
@@ -72,8 +93,10 @@ def _push_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 def _pop_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """What was pushed: a constant, a loop's argument, or a shape of known sizes, is one again."""
   rest, value = interp.op(node, inputs)
-  element = interp.element_of(inputs[0])
+  element, shape = interp.element_of(inputs[0]), interp.element_shape_of(inputs[0])
   interp.set_element(rest, element)
+  interp.set_element_shape(rest, shape)
+  _shaped(value, shape)
   if element is not None and element[0] == 'constant':
     value = tf.constant(element[1], value.dtype)
   elif element is not None and element[0] == 'tensor':
@@ -114,6 +137,7 @@ def _list_of_tensor(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   (result,) = interp.op(node, inputs)
   if inputs[0].shape.rank and inputs[0].shape[0] is not None:
     _of_length(interp, result, inputs[0].shape[0])
+    interp.set_element_shape(result, inputs[0].shape[1:])
   return [result]
 
 
@@ -200,11 +224,13 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   ShapeN=_shape,
   StridedSlice=_strided_slice,
   TensorListFromTensor=_list_of_tensor,
+  TensorListGetItem=_get_item,
   TensorListLength=_length,
   TensorListPopBack=_pop_back,
   TensorListPushBack=_push_back,
   TensorListReserve=_reserved_list,
   TensorListSetItem=_set_item,
+  TensorListStack=_stack,
   XlaOptimizationBarrier=_barrier,
   **dict.fromkeys(activations.OPS, _activation),
   **dict.fromkeys(long_sums.OPS, _sum),
