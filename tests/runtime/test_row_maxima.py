@@ -146,11 +146,12 @@ def test_in_a_program(native, monkeypatch, is_sequence, width):
     values = [[value, value[::-1]] for value in values]
   with native.context:
     expected = tf.nest.flatten([list(one) for one in program(values)])
-  with runtime.XlaContext() as context:
-    found = tf.nest.flatten([list(one) for one in program(values)])
-  assert context.lowering(program).is_possible
-  for own, other in zip(found, expected, strict=True):
-    np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
+  for blocks in (1, 2):
+    with runtime.XlaContext(clients_per_block=blocks) as context:
+      found = tf.nest.flatten([list(one) for one in program(values)])
+    assert context.lowering(program).is_possible
+    for own, other in zip(found, expected, strict=True):
+      np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-5)
   assert ({*row_maxima.OPS} <= {*taken}) == (width > 16)
 
 
