@@ -1,7 +1,5 @@
 """The largest numbers of rows, and softmaxes, are TensorFlow's."""
 
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,7 +8,6 @@ import tensorflow_federated as tff
 import runtime
 from runtime.xla import row_maxima
 
-Tree = collections.OrderedDict
 WIDTHS = (16, 17, 63, 64, 90, 1000)
 
 

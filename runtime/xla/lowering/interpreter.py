@@ -9,7 +9,7 @@ Long because `Interpreter` is.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -112,11 +112,26 @@ class Interpreter:
       values[name] = self._node(node, inputs)
     return [_output(values, name) for name in fetches]
 
-  def call(self, name: str, arguments: Sequence[Any]) -> list[Any]:
-    """Interprets a function of the library."""
+  def call(
+    self,
+    name: str,
+    arguments: Sequence[Any],
+    *,
+    but: Container[int] = (),
+    also: Sequence[str] = (),
+  ) -> list[Any]:
+    """Interprets a function of the library.
+
+    Args:
+      name: the function's.
+      arguments: its own.
+      but: the positions of results that are not asked for.
+      also: names of tensors inside, whose values follow the results.
+    """
     nodes, formals, results, controls = self.body(name)
     feeds = {f'{formal}:0': value for formal, value in zip(formals, arguments, strict=True)}
-    return self.graph(nodes, feeds, results, controls)
+    asked = [result for i, result in enumerate(results) if i not in but]
+    return self.graph(nodes, feeds, [*asked, *also], controls)
 
   def body(self, name: str) -> tuple[Any, list[str], list[str], list[str]]:
     """A function's nodes, and the names of its arguments, results and control outputs."""
@@ -597,14 +612,11 @@ def _turn(
   interpreter: Interpreter, body: str, values: list[Any], factors: recurrence.Factors
 ) -> list[Any]:
   """What one turn makes of the loop's values, and of the lists of factors behind them."""
-  nodes, formals, results, controls = interpreter.body(body)
-  carried = values[len(formals) :]
-  feeds = {f'{formal}:0': value for formal, value in zip(formals, values, strict=False)}
-  computed = [name for i, name in enumerate(results) if i not in factors.values]
-  outputs = interpreter.graph(nodes, feeds, [*computed, *factors.names], controls)
+  own = len(values) - factors.carried
+  outputs = interpreter.call(body, values[:own], but=factors.values, also=factors.names)
   for position in sorted(factors.values):
     outputs.insert(position, values[position])
-  return outputs[: len(results)] + factors.kept(carried, outputs[len(results) :])
+  return outputs[:own] + factors.kept(values[own:], outputs[own:])
 
 
 def _factors(

@@ -104,7 +104,7 @@ class Factors:
   """The factors of a loop's products, of all its turns, in tensor lists."""
 
   def __init__(self, products: Sequence[Product], starts: Sequence[tf.Tensor], turns: int):
-    """Makes empty lists.
+    """Notes what is to be kept.
 
     Args:
       products: of the loop.
