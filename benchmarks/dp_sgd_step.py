@@ -1,8 +1,8 @@
-"""One DP-SGD step of the 3x3 CNN, beside the same step written in JAX.
+"""One DP-SGD step of the 3x3 CNN and of a dense network, beside the same step written in JAX.
 
 A batch of 100 examples of 32x32x3, gradients clipped example by example, their noised
-sum: in JAX as its users write it, `jit` of `vmap(grad)` over `lax` convolutions. Both
-run in one process on one core, in turns, and CPU time is compared: a busy machine slows
+sum: in JAX as its users write it, `jit` of `vmap(grad)` over `lax` convolutions or products.
+Both run in one process on one core, in turns, and CPU time is compared: a busy machine slows
 both alike.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import tff_models
-from processes import local_training, trees
+from processes import gradients, trees
 from runtime import random_streams
 from runtime.noise_key import NoiseKey
 
@@ -29,10 +29,10 @@ CLIPPING_NORM, NOISE_MULTIPLIER, LEARNING_RATE = 1.0, 1.0, 0.1
 _FILTER = 3
 
 
-def model(image_shape: tuple[int, ...] = IMAGE_SHAPE) -> Any:
-  """The cross-silo paper's network (appendix C.1)."""
+def model(name: str = 'cnn3x3', image_shape: tuple[int, ...] = IMAGE_SHAPE) -> Any:
+  """The cross-silo paper's network (appendix C.1), or `mlp`, of two hidden layers of 256."""
   return tff_models.build_model(
-    'cnn3x3', example_shape=image_shape, num_outputs=CLASSES, task_kind='classification'
+    name, example_shape=image_shape, num_outputs=CLASSES, task_kind='classification'
   )
 
 
@@ -51,7 +51,7 @@ def step_of_ours(network: Any, noise_multiplier: float = NOISE_MULTIPLIER) -> Ca
   @tf.function(jit_compile=True)
   def step(params, x, y, seed):
     everyone = tf.ones(x.shape[:1], tf.bool)
-    total, _ = local_training.clipped_gradient_sum(
+    total, _ = gradients.clipped_gradient_sum(
       network, params, x, y, everyone, clipping_norm=CLIPPING_NORM
     )
     key = random_streams.key(noise_key, random_streams.Stream.DP_NOISE, seed)
@@ -62,21 +62,33 @@ def step_of_ours(network: Any, noise_multiplier: float = NOISE_MULTIPLIER) -> Ca
   return step
 
 
-def step_of_jax(noise_multiplier: float = NOISE_MULTIPLIER) -> Callable:
-  """The same function of parameters of the same names and shapes, in JAX."""
+def _cnn_in_jax(params, image):
+  hidden = image[None]
+  for i in (0, 1):
+    bias = params[f'conv{i}_bias']
+    filters = params[f'conv{i}_weights'].reshape(_FILTER, _FILTER, -1, bias.shape[0])
+    hidden = jax.lax.conv_general_dilated(
+      hidden, filters, (1, 1), 'VALID', dimension_numbers=('NHWC', 'HWIO', 'NHWC')
+    )
+    window = (1, 2, 2, 1)
+    hidden = jax.nn.relu(hidden + bias)
+    hidden = jax.lax.reduce_window(hidden, -jnp.inf, jax.lax.max, window, window, 'VALID')
+  return hidden.reshape(-1) @ params['dense0_weights'] + params['dense0_bias']
 
-  def predict(params, image):
-    hidden = image[None]
-    for i in (0, 1):
-      bias = params[f'conv{i}_bias']
-      filters = params[f'conv{i}_weights'].reshape(_FILTER, _FILTER, -1, bias.shape[0])
-      hidden = jax.lax.conv_general_dilated(
-        hidden, filters, (1, 1), 'VALID', dimension_numbers=('NHWC', 'HWIO', 'NHWC')
-      )
-      window = (1, 2, 2, 1)
-      hidden = jax.nn.relu(hidden + bias)
-      hidden = jax.lax.reduce_window(hidden, -jnp.inf, jax.lax.max, window, window, 'VALID')
-    return hidden.reshape(-1) @ params['dense0_weights'] + params['dense0_bias']
+
+def _mlp_in_jax(params, image):
+  hidden = image.reshape(-1)
+  for layer in ('hidden0', 'hidden1'):
+    hidden = jax.nn.relu(hidden @ params[f'{layer}_weights'] + params[f'{layer}_bias'])
+  return hidden @ params['output_weights'] + params['output_bias']
+
+
+_PREDICT_IN_JAX = {'cnn3x3': _cnn_in_jax, 'mlp': _mlp_in_jax}
+
+
+def step_of_jax(name: str = 'cnn3x3', noise_multiplier: float = NOISE_MULTIPLIER) -> Callable:
+  """The same function of parameters of the same names and shapes, in JAX."""
+  predict = _PREDICT_IN_JAX[name]
 
   def loss(params, image, label):
     return -jax.nn.log_softmax(predict(params, image))[label]
@@ -105,8 +117,8 @@ def step_of_jax(noise_multiplier: float = NOISE_MULTIPLIER) -> Callable:
   return step
 
 
-def measure(rounds: int = 15) -> dict[str, Any]:
-  """CPU seconds of a step of each, in turns on one core.
+def measure(name: str = 'cnn3x3', rounds: int = 15) -> dict[str, Any]:
+  """CPU seconds of a network's step of each, in turns on one core.
 
   Returns:
     `seconds_per_round` and `fastest_round` of ours, `jax_seconds_per_round`,
@@ -114,10 +126,10 @@ def measure(rounds: int = 15) -> dict[str, Any]:
   """
   # Before the first operation: thread pools are made for the cores that they see.
   os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-  network = model()
+  network = model(name)
   x, y = examples()
   params = network.init(random_streams.key(0, random_streams.Stream.INIT))
-  steps: dict[str, Callable] = {'ours': step_of_ours(network), 'jax': step_of_jax()}
+  steps: dict[str, Callable] = {'ours': step_of_ours(network), 'jax': step_of_jax(name)}
   arguments: dict[str, Any] = {
     'ours': (params, tf.constant(x), tf.constant(y)),
     'jax': ({k: jnp.asarray(v.numpy()) for k, v in params.items()}, jnp.asarray(x), jnp.asarray(y)),
@@ -128,7 +140,7 @@ def measure(rounds: int = 15) -> dict[str, Any]:
       seed = tf.constant(turn) if name == 'ours' else turn
       start = time.process_time()
       result = steps[name](*arguments[name], seed)
-      np.asarray(result['dense0_bias'])  # waits
+      np.asarray(next(iter(result.values())))  # waits
       if turn >= 0:
         seconds[name].append(time.process_time() - start)
   return {

@@ -228,10 +228,10 @@ def _repeated(machine, workload, data) -> dict[str, Callable[[], None]]:
   }
 
 
-def _dp_sgd_step() -> dict[str, Any]:
+def _dp_sgd_step(name: str) -> dict[str, Any]:
   from benchmarks import dp_sgd_step  # Imports JAX, which is no part of the other cases.
 
-  return dp_sgd_step.measure()
+  return dp_sgd_step.measure(name)
 
 
 def _larger_than_memory(name: str, **sizes: int) -> dict[str, Any]:
@@ -285,7 +285,8 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
   'school_xla': lambda: _school('xla', 200),
   'school_native': lambda: _school('native', 8),
   'sweep_60': lambda: _school('xla', 20, settings=60),
-  'dp_sgd_step': _dp_sgd_step,
+  'dp_sgd_step': lambda: _dp_sgd_step('cnn3x3'),
+  'dp_sgd_step_mlp': lambda: _dp_sgd_step('mlp'),
   'cifar10': lambda: _published('cifar10', 20),
   'cifar10_pfl': lambda: _beside_pfl('cifar10', 20),
   'stackoverflow': lambda: _published('stackoverflow', 2, warm_up=1),

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from privacy.batches import BALLS_IN_BINS, POISSON, TRUNCATED, truncated_capacity
-from processes import learning_rates, trees
+from processes import gradients, learning_rates, trees
 from runtime import random_streams
 from runtime.noise_key import NOISE_KEY
 from runtime.random_streams import Stream
@@ -21,7 +21,6 @@ from tff_models import model as model_lib
 _MASK_WHOLE_SILO_LIMIT = 2**18
 _CACHED_GRADIENTS = 2**19  # numbers of the gradients that are worked on at once
 _FEWEST_ROWS = 16
-_SMALLEST_FLOAT = 2.0**-126  # float32's smallest normal number; smaller ones count as zero
 
 
 def sgd(
@@ -78,7 +77,7 @@ def sgd(
       x, y = tf.gather(data['x'], rows), tf.gather(data['y'], rows)
       weights = tf.where(position < data['num_examples'], model.weigh(y), 0.0)
       draws = dropout_draws(model, dropout_key, (epoch, step), batch_size)
-      gradient, loss_sum = mean_gradient(model, params, x, y, weights, draws)
+      gradient, loss_sum = gradients.mean_gradient(model, params, x, y, weights, draws)
       if regularizer_gradient is not None:
         gradient = trees.add(gradient, regularizer_gradient(params))
       moving = _descend(moving, gradient, learning_rate, momentum)
@@ -159,14 +158,14 @@ def dp_sgd(
     (params, statistics) as `sgd`. The statistics are not private.
   """
   capacity = data['x'].shape[0]
-  chunk = _chunk_size(capacity, expected_batch_size, trees.num_elements(params))
+  inside = regularizer_gradient if regularizer_inside_clip else None
+  chunk = _chunk_size(model, params, data, expected_batch_size, regularizer=inside is not None)
   most = capacity
   if batches == TRUNCATED:
     assert batch_capacity is not None
     most = min(batch_capacity, capacity)
     chunk = chunk if chunk == capacity else most
   in_silo = tf.range(capacity) < data['num_examples']
-  inside = regularizer_gradient if regularizer_inside_clip else None
   # Chosen before the product: infinity * 0 is NaN.
   noise_stddev = noise_multiplier * tf.where(noise_multiplier > 0.0, clipping_norm, 0.0)
 
@@ -176,7 +175,7 @@ def dp_sgd(
     draws = dropout_draws(model, dropout_key, (step,), capacity)
 
     def gradient_of(x, y, mask, draws):
-      return clipped_gradient_sum(
+      return gradients.clipped_gradient_sum(
         model,
         params,
         x,
@@ -291,96 +290,21 @@ def dropout_draws(model, key, indices, rows: int):
   return random_streams.uniform(key, [rows, model.draws])
 
 
-def _losses(model, params, x, y, draws):
-  # A model without dropout takes no third argument.
-  outputs = model.predict(params, x) if draws is None else model.predict(params, x, draws)
-  return model.loss(outputs, y)
-
-
-def _gradient(tape, loss, params, flat):
-  gradient = tape.gradient(loss, flat, unconnected_gradients='zero')
-  # The gradient of a gather (an embedding's) comes as rows.
-  return tf.nest.pack_sequence_as(params, [tf.convert_to_tensor(g) for g in gradient])
-
-
-def mean_gradient(model, params, x, y, weights, draws=None):
-  """Gradient of the weighted mean loss of a batch, and the weighted sum of its losses.
-
-  `draws` are the uniform numbers of its dropout, [B, model.draws], or None for none.
-  """
-  flat = tf.nest.flatten(params)
-  with tf.GradientTape() as tape:
-    tape.watch(flat)
-    losses = _losses(model, params, x, y, draws)
-    loss_sum = tf.reduce_sum(tf.where(weights > 0.0, weights * losses, 0.0))
-    mean_loss = loss_sum / tf.maximum(tf.reduce_sum(weights), 1.0)
-  return _gradient(tape, mean_loss, params, flat), loss_sum
-
-
-def clipped_gradient_sum(
-  model, params, x, y, mask, *, clipping_norm, regularizer_gradient=None, draws=None
-):
-  """Sum over the chosen examples of their clipped gradients, and of their losses.
-
-  Args:
-    model: the model.
-    params: parameters.
-    x: [B, ...].
-    y: [B, ...].
-    mask: bool [B], which examples count.
-    clipping_norm: float32, L2 bound over all parameters together.
-    regularizer_gradient: params -> gradient, added to each example's before clipping.
-    draws: uniform numbers of the examples' dropout, [B, model.draws], or None for none.
-
-  Returns:
-    (gradients like params, float32 loss). One example more or less moves the first by
-    at most `clipping_norm` in L2.
-  """
-  flat = tf.nest.flatten(params)
-  extra = None if regularizer_gradient is None else regularizer_gradient(params)
-
-  def one_example(example):
-    x_i, y_i, *draws_i = (part[tf.newaxis] for part in example)
-    with tf.GradientTape() as tape:
-      tape.watch(flat)
-      loss = _losses(model, params, x_i, y_i, draws_i[0] if draws_i else None)[0]
-    gradient = _gradient(tape, loss, params, flat)
-    return gradient if extra is None else trees.add(gradient, extra), loss
-
-  examples = (x, y) if draws is None else (x, y, draws)
-  gradients, losses = tf.vectorized_map(one_example, examples, fallback_to_while_loop=False)
-  squares = [
-    tf.reduce_sum(tf.square(g), axis=list(range(1, g.shape.rank)))
-    for g in tf.nest.flatten(gradients)
-  ]
-  # Squares below float32's smallest number vanish. What they can have been is added, so that no
-  # gradient is taken for a shorter one; beside gradients above 1e-12 it has no digits.
-  lost = _SMALLEST_FLOAT * sum(g.shape[1:].num_elements() for g in tf.nest.flatten(gradients))
-  norms = tf.sqrt(tf.add_n(squares) + lost)
-  usable = mask & tf.math.is_finite(norms)
-  factors = tf.minimum(1.0, clipping_norm / norms)
-
-  def clipped_sum(gradient):
-    shape = [-1] + [1] * (gradient.shape.rank - 1)
-    # where, not a product: a masked row may hold NaN.
-    kept = tf.where(tf.reshape(usable, shape), gradient * tf.reshape(factors, shape), 0.0)
-    return tf.reduce_sum(kept, axis=0)
-
-  loss_sum = tf.reduce_sum(tf.where(mask, losses, 0.0))
-  return tf.nest.map_structure(clipped_sum, gradients), loss_sum
-
-
-def _chunk_size(capacity: int, expected_batch_size: int, num_parameters: int) -> int:
+def _chunk_size(model, params, data, expected_batch_size: int, *, regularizer: bool) -> int:
   """Rows per gradient evaluation.
 
-  Of a small model four deviations above the mean, which rarely need a second one. Of a large one
-  few, whose gradients stay in the cache; then little of the last chunk is padding, too.
+  Of a small model the whole silo, or four deviations above the mean, which rarely need a second
+  one. Of a large one few, whose gradients stay in the cache; then little of the last chunk is
+  padding, too.
   """
-  if capacity * num_parameters <= _MASK_WHOLE_SILO_LIMIT:
+  capacity = data['x'].shape[0]
+  if capacity * trees.num_elements(params) <= _MASK_WHOLE_SILO_LIMIT:
     return capacity
   most = math.ceil(expected_batch_size + 4.0 * math.sqrt(expected_batch_size))
-  few = max(_FEWEST_ROWS, _CACHED_GRADIENTS // num_parameters)
-  return min(capacity, most, few)
+  numbers = gradients.numbers_per_example(
+    model, params, data['x'], data['y'], regularizer=regularizer
+  )
+  return min(capacity, most, max(_FEWEST_ROWS, _CACHED_GRADIENTS // numbers))
 
 
 def _no_statistics():

@@ -44,9 +44,9 @@ reveal theta_i. With a = 0 nothing is sent (`privacy.nothing_shared.NothingShare
 import numpy as np
 import tensorflow as tf
 
-from processes import setup, trees
+from processes import gradients, setup, trees
 from processes.aggregation import MeanUpdate, loss_metrics, loss_report
-from processes.local_training import dropout_draws, mean_gradient
+from processes.local_training import dropout_draws
 from processes.method import BuildSpec, FederatedMethod, Tree, assemble
 from processes.ppsgd import check_epochs
 from runtime import random_streams
@@ -102,7 +102,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
     dropout_key = random_streams.key(
       server['seed'], random_streams.Stream.DROPOUT, server['round'], data['client_id']
     )
-    gradient, loss_sum = mean_gradient(
+    gradient, loss_sum = gradients.mean_gradient(
       spec.model,
       add_offset(server['model'], client['offset']),
       tf.gather(data['x'], rows),

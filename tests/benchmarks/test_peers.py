@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import measure, peers, published, run
-from processes import local_training
+from processes import gradients
 
 PACKAGE = 'surely-no-such-package-of-a-peer'
 
@@ -176,7 +176,7 @@ def test_the_peers_model_is_the_same_function_and_trains_alike(name, tmp_path):
   outputs = then.pop('outputs')
   np.testing.assert_allclose(outputs, network.predict(params, x), rtol=1e-4, atol=1e-5)
   assert sum(p.size for p in then.values()) == sum(p.shape.num_elements() for p in params.values())
-  gradient, _ = local_training.mean_gradient(network, params, x, y, network.weigh(y))
+  gradient, _ = gradients.mean_gradient(network, params, x, y, network.weigh(y))
   ours = in_pytorch(gradient)
   before = in_pytorch(params)
   assert then.keys() == ours.keys()

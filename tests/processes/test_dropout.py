@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import runtime
 from privacy import plan, sampling
-from processes import local_training
+from processes import gradients, local_training
 from processes.method import Tree
 from runtime import random_streams
 from tests.processes import small_federation as small
@@ -88,10 +88,10 @@ def _clipped_sums(rows_in_batch, by_row):
 
   def total(rows):
     own = tf.gather(draws, rows) if by_row else draws[: len(rows)]
-    gradients, _ = local_training.clipped_gradient_sum(
+    clipped, _ = gradients.clipped_gradient_sum(
       model, params, x[rows], y[rows], tf.ones([len(rows)], tf.bool), clipping_norm=0.5, draws=own
     )
-    return _vector(gradients)
+    return _vector(clipped)
 
   return np.linalg.norm(total(rows_in_batch) - total(rows_in_batch[1:]))
 
@@ -136,7 +136,7 @@ def test_dp_sgd_gives_each_row_its_own_numbers(monkeypatch):
   whole = train()
   monkeypatch.setattr(local_training, '_MASK_WHOLE_SILO_LIMIT', 0)
   chunked = train()
-  assert local_training._chunk_size(rows, 1, 10) < rows
+  assert local_training._chunk_size(model, params, data, 1, regularizer=False) < rows
   np.testing.assert_allclose(_vector(whole), _vector(chunked), atol=1e-6)
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
-from processes import local_training
+from processes import gradients
 from runtime import random_streams
 from tests.processes import small_federation as small
 from tests.tff_models import keras_twins
@@ -104,7 +104,7 @@ def computation(model, params, spec):
   @tff.tensorflow.computation(server_type, spec.tff_type)
   def of_client(server, data):
     params, x, y = server['model'], data['x'], data['y']
-    mean, loss_sum = local_training.mean_gradient(model, params, x, y, model.weigh(y))
+    mean, loss_sum = gradients.mean_gradient(model, params, x, y, model.weigh(y))
     return collections.OrderedDict(
       outputs=model.predict(params, x), loss_sum=loss_sum, mean=mean, clip=server['clip'],
       clipped=clipped_sum(model, params, x, y, server['clip']),
@@ -125,7 +125,7 @@ def computation(model, params, spec):
 def clipped_sum(model, params, x, y, clip):
   """The sum of all examples' clipped gradients."""
   everyone = tf.ones(x.shape[:1], tf.bool)
-  return local_training.clipped_gradient_sum(model, params, x, y, everyone, clipping_norm=clip)[0]
+  return gradients.clipped_gradient_sum(model, params, x, y, everyone, clipping_norm=clip)[0]
 
 
 def assert_is_keras_gradient(case, ours, theirs):

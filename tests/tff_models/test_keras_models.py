@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import runtime
-from processes import local_training
+from processes import gradients
 from runtime import random_streams
 from tests.processes import small_federation as small
 from tests.tff_models.test_against_keras import CASES, ROWS, computation, keras_loss
@@ -45,12 +45,12 @@ def test_outputs_and_per_example_gradients_are_keras_own(name):
   model = from_keras(twin, task_kind=case.task)
   params = model.init(KEY)
   np.testing.assert_allclose(model.predict(params, x), twin(x), atol=2e-5, rtol=1e-4)
-  mean, _ = tf.function(local_training.mean_gradient)(
+  mean, _ = tf.function(gradients.mean_gradient)(
     model, params, tf.constant(x), tf.constant(y), model.weigh(y)
   )
   _assert_close(mean, _gradients(case, twin, x, y))
   one_more = tf.nest.map_structure(lambda p: p + 0.01, params)
-  clipped, _ = tf.function(local_training.clipped_gradient_sum)(
+  clipped, _ = tf.function(gradients.clipped_gradient_sum)(
     model, one_more, tf.constant(x), tf.constant(y), tf.ones([ROWS], tf.bool),
     clipping_norm=tf.constant(np.inf),
   )  # fmt: skip

@@ -10,7 +10,7 @@ from scipy import stats
 from experiments.audits import audit as audit_tool
 from experiments.audits import command, tuned
 from privacy import audit, plan, sampling, tuning
-from processes import local_training
+from processes import gradients
 from tests.trust import targets
 from tests.trust.second_accountant import gaussian_epsilon
 
@@ -398,12 +398,12 @@ def test_broken_silos_are_caught(cls, z, rows, rounds, runs):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_skipped_clip_in_silos_is_caught(monkeypatch):
-  honest = local_training.clipped_gradient_sum
+  honest = gradients.clipped_gradient_sum
 
   def unclipped(*args, clipping_norm, **kwargs):
     return honest(*args, clipping_norm=1e9, **kwargs)
 
-  monkeypatch.setattr(local_training, 'clipped_gradient_sum', unclipped)
+  monkeypatch.setattr(gradients, 'clipped_gradient_sum', unclipped)
   _check_caught(
     targets.target('mr_mtl', targets.silo_level(1.0, rows=2), rows=2), rounds=1, runs=2000
   )
