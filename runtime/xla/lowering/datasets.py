@@ -127,3 +127,26 @@ class PendingList(Held):
 
   node: Any
   element_shape: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ListFacts:
+  """What is known of a tensor list; None for what is not.
+
+  Attributes:
+    element: what is the same in every element: ('constant', its value), ('tensor', one that no turn
+      of the loops around changes) or ('sizes', those of a shape tensor that are known).
+    length: how many elements it has.
+    room: how many it has room for, if a loop fills it.
+    element_shape: the shape of each, where TensorFlow knew it when one was put in: XLA lets none
+      differ.
+  """
+
+  element: tuple[str, Any] | None = None
+  length: int | None = None
+  room: int | None = None
+  element_shape: tf.TensorShape | None = None
+
+  def known(self) -> dict[str, Any]:
+    """What is known, by name."""
+    return {name: fact for name, fact in vars(self).items() if fact is not None}

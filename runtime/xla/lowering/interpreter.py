@@ -8,6 +8,7 @@ Long because `Interpreter` is.
 """
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -54,16 +55,10 @@ class Interpreter:
     self.session = where.session
     self.variables: dict[str, datasets.Variable] = {}
     self.list_lengths: set[int] = set()
-    # What is the same in every element of a tensor list, by the list's id.
-    self.list_elements: dict[int, tuple[tf.Tensor, Any]] = {}
     # The tensors that no turn of the loops around changes, by id.
     self.unchanged: dict[int, tf.Tensor] = {}
-    # How many elements a tensor list has, by the list's id.
-    self.lengths: dict[int, tuple[tf.Tensor, int]] = {}
-    # How many it has room for, if a loop fills it.
-    self.rooms: dict[int, tuple[tf.Tensor, int]] = {}
-    # The shape of each element, where TensorFlow knew it when one was put in: XLA lets none differ.
-    self.element_shapes: dict[int, tuple[tf.Tensor, tf.TensorShape]] = {}
+    # What is known of tensor lists, by their ids.
+    self._lists: dict[int, tuple[tf.Tensor, datasets.ListFacts]] = {}
     # Shapes as tensors, of which some sizes are known: by id, which the tensor keeps.
     self.known_sizes: dict[int, tuple[tf.Tensor, list[int | None]]] = {}
     # Of varying sizes that XLA does not know, as it keeps none in tensor lists: by id.
@@ -353,41 +348,17 @@ class Interpreter:
     iterators = [k for k in self.state if isinstance(k, datasets.Iterator)]
     return [i for i in iterators if i.data is not None and i.data.full is not None]
 
-  def element_of(self, value: Any) -> Any:
-    """What is known to be the same in every element of a tensor list, or None."""
-    return self.list_elements.get(id(value), (None, None))[1]
+  def facts_of(self, value: Any) -> datasets.ListFacts:
+    """What is known of a tensor list."""
+    return self._lists[id(value)][1] if id(value) in self._lists else datasets.ListFacts()
 
-  def set_element(self, value: tf.Tensor, element: Any) -> None:
-    """Says what every element of a tensor list is, as far as is known."""
-    if element is not None:
-      self.list_elements[id(value)] = (value, element)
-
-  def length_of(self, value: Any) -> int | None:
-    """How many elements a tensor list has, None if it is not known."""
-    return self.lengths.get(id(value), (None, None))[1]
-
-  def set_length(self, value: tf.Tensor, length: int | None) -> None:
-    """Says how many elements a tensor list has, if that is known."""
-    if length is not None:
-      self.lengths[id(value)] = (value, length)
-
-  def room_of(self, value: Any) -> int | None:
-    """How many elements a tensor list has room for, None if it is not known."""
-    return self.rooms.get(id(value), (None, None))[1]
-
-  def set_room(self, value: tf.Tensor, room: int | None) -> None:
-    """Says how many elements a tensor list has room for, if that is known."""
-    if room is not None:
-      self.rooms[id(value)] = (value, room)
-
-  def element_shape_of(self, value: Any) -> tf.TensorShape | None:
-    """The shape of a tensor list's elements, None if it is not known."""
-    return self.element_shapes.get(id(value), (None, None))[1]
-
-  def set_element_shape(self, value: tf.Tensor, shape: tf.TensorShape | None) -> None:
-    """Says what shape a tensor list's elements have, if that is known."""
-    if shape is not None and shape.is_fully_defined() and not self.session.bounds:
-      self.element_shapes[id(value)] = (value, shape)
+  def note(self, value: tf.Tensor, facts: datasets.ListFacts) -> None:
+    """Adds to what is known of a tensor list."""
+    shape = facts.element_shape
+    if self.session.bounds or shape is None or not shape.is_fully_defined():
+      facts = dataclasses.replace(facts, element_shape=None)
+    if facts.known():
+      self._lists[id(value)] = value, dataclasses.replace(self.facts_of(value), **facts.known())
 
   def sizes(self, shape: tf.Tensor) -> list[int | None] | None:
     """The sizes in a shape tensor, None for those that are not known; None for no shape."""
@@ -552,19 +523,15 @@ def _turns(
     remaining = iter(values)
     return [held[i] if i in held else next(remaining) for i in range(len(inputs))]
 
-  elements = [interpreter.element_of(v) for v in start]
-  lengths = [interpreter.length_of(v) for v in start]  # No turn changes one that is known.
-  shapes = [interpreter.element_shape_of(v) for v in start]
-  after: list[Any] = []
+  at_first = [interpreter.facts_of(v) for v in start]  # No turn changes a length that is known.
+  after: list[datasets.ListFacts] = []
 
   def run_body(*values):
-    for value, element, length, shape in zip(values, elements, lengths, shapes, strict=True):
-      interpreter.set_element(value, element)
-      interpreter.set_length(value, length)
-      interpreter.set_element_shape(value, shape)
+    shapes = [facts.element_shape for facts in after or at_first]
+    for value, facts, shape in zip(values, at_first, shapes, strict=True):
+      interpreter.note(value, dataclasses.replace(facts, room=None, element_shape=shape))
     outputs = _turn(interpreter, body, full(values), factors)
-    after[:] = [interpreter.element_of(o) for i, o in enumerate(outputs) if i not in held]
-    shapes[:] = [interpreter.element_shape_of(o) for i, o in enumerate(outputs) if i not in held]
+    after[:] = [interpreter.facts_of(o) for i, o in enumerate(outputs) if i not in held]
     if any(outputs[i] is not v for i, v in held.items()):
       raise NotLowered('a loop that changes which data set, iterator or variable it uses')
     return [o for i, o in enumerate(outputs) if i not in held]
@@ -576,14 +543,11 @@ def _turns(
   if not iterators or interpreter.scope.lanes == 1:
     sets_variables = any(map(_sets_variable, interpreter.ops_called(body)))
     results = interpreter.while_loop(run_cond, run_body, start, sets_variables=sets_variables)
-    for result, before, element, length, shape in zip(
-      results, start, after, lengths, shapes, strict=True
-    ):
-      if before.op.type == 'EmptyTensorList' or interpreter.element_of(before) is element:
-        interpreter.set_element(result, element)
-      interpreter.set_length(result, length)
-      interpreter.set_room(result, interpreter.room_of(before))
-      interpreter.set_element_shape(result, shape)
+    for result, value, before, last in zip(results, start, at_first, after, strict=True):
+      is_same = value.op.type == 'EmptyTensorList' or before.element is last.element
+      element = last.element if is_same else None
+      facts = dataclasses.replace(before, element=element, element_shape=last.element_shape)
+      interpreter.note(result, facts)
     return full(results)
 
   def run_cond_while_full(*values):
@@ -628,12 +592,12 @@ def _factors(
   passed = _passed_on(interpreter, body)
   rooms, sizes_known = [], not interpreter.session.bounds
   for i, value in enumerate(inputs):
-    node, room = by_name[_node_name(results[i])], interpreter.room_of(value)
+    node, facts = by_name[_node_name(results[i])], interpreter.facts_of(value)
     is_popped = node.op == 'TensorListPopBack' and _node_name(node.input[0]) == arguments[i]
-    if is_popped and room is not None:
-      rooms.append(room)  # Each turn takes one.
+    if is_popped and facts.room is not None:
+      rooms.append(facts.room)  # Each turn takes one.
     if is_popped or (not isinstance(value, datasets.Held) and value.dtype != tf.variant):
-      shape = interpreter.element_shape_of(value) if is_popped else value.shape
+      shape = facts.element_shape if is_popped else value.shape
       sizes_known = sizes_known and shape is not None and shape.is_fully_defined()
   products = []
   if rooms and sizes_known and interpreter.scope.lanes == 1:
@@ -714,7 +678,7 @@ def _with_lists(interpreter: Interpreter, length: int, inputs: Sequence[Any]) ->
   for i, value in enumerate(inputs):
     if isinstance(value, datasets.PendingList):
       (values[i],) = interpreter.op(value.node, [value.element_shape, tf.constant(length)])
-      interpreter.set_room(values[i], length)
+      interpreter.note(values[i], datasets.ListFacts(room=length))
   return values
 
 

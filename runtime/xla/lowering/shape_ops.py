@@ -13,6 +13,7 @@ from runtime.xla import activations, long_sums, products, row_maxima
 from runtime.xla.lowering import datasets, interpreter, recurrence, sized_ops
 
 _Interpreter = interpreter.Interpreter
+_ListFacts = datasets.ListFacts
 NotLowered = datasets.NotLowered
 
 
@@ -21,7 +22,7 @@ def _empty_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   if length is None or length < 0:
     return [datasets.PendingList(node=node, element_shape=inputs[0])]
   (result,) = interp.op(node, inputs)
-  interp.set_room(result, int(length))
+  interp.note(result, _ListFacts(room=int(length)))
   return [result]
 
 
@@ -39,31 +40,32 @@ def _reserved_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
 
 def _of_length(interp: _Interpreter, result: tf.Tensor, length: int) -> tf.Tensor:
   interp.list_lengths.add(length)
-  interp.set_length(result, length)
+  interp.note(result, _ListFacts(length=length))
   return result
 
 
 def _length(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  known = interp.length_of(inputs[0])
+  known = interp.facts_of(inputs[0]).length
   return interp.op(node, inputs) if known is None else [tf.constant(known)]
 
 
 def _set_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (result,) = interp.op(node, inputs)
-  interp.set_length(result, interp.length_of(inputs[0]))
-  known = inputs[2].shape.is_fully_defined()
-  interp.set_element_shape(result, inputs[2].shape if known else interp.element_shape_of(inputs[0]))
+  facts, shape = interp.facts_of(inputs[0]), inputs[2].shape
+  if not shape.is_fully_defined():
+    shape = facts.element_shape
+  interp.note(result, _ListFacts(length=facts.length, element_shape=shape))
   return [result]
 
 
 def _get_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (value,) = interp.op(node, inputs)
-  return [_shaped(value, interp.element_shape_of(inputs[0]))]
+  return [_shaped(value, interp.facts_of(inputs[0]).element_shape)]
 
 
 def _stack(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (value,) = interp.op(node, inputs)
-  shape = interp.element_shape_of(inputs[0])
+  shape = interp.facts_of(inputs[0]).element_shape
   return [_shaped(value, None if shape is None else [None, *shape])]
 
 
@@ -78,25 +80,26 @@ def _push_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (result,) = interp.op(node, inputs)
   value = inputs[1]
   constant, sizes = tf.get_static_value(value), interp.known_sizes.get(id(value))
-  interp.set_element_shape(result, value.shape)
+  element: Any = None
   if inputs[0].op.type == 'TensorListPushBack':
-    return [result]  # Its elements are not all this one.
-  if constant is not None:
-    interp.set_element(result, ('constant', constant))
+    pass  # Its elements are not all this one.
+  elif constant is not None:
+    element = ('constant', constant)
   elif id(value) in interp.unchanged:
-    interp.set_element(result, ('tensor', value))
+    element = ('tensor', value)
   elif sizes is not None:
-    interp.set_element(result, ('sizes', sizes[1]))
+    element = ('sizes', sizes[1])
+  interp.note(result, _ListFacts(element=element, element_shape=value.shape))
   return [result]
 
 
 def _pop_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """What was pushed: a constant, a loop's argument, or a shape of known sizes, is one again."""
   rest, value = interp.op(node, inputs)
-  element, shape = interp.element_of(inputs[0]), interp.element_shape_of(inputs[0])
-  interp.set_element(rest, element)
-  interp.set_element_shape(rest, shape)
-  _shaped(value, shape)
+  facts = interp.facts_of(inputs[0])
+  element = facts.element
+  interp.note(rest, _ListFacts(element=element, element_shape=facts.element_shape))
+  _shaped(value, facts.element_shape)
   if element is not None and element[0] == 'constant':
     value = tf.constant(element[1], value.dtype)
   elif element is not None and element[0] == 'tensor':
@@ -137,7 +140,7 @@ def _list_of_tensor(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   (result,) = interp.op(node, inputs)
   if inputs[0].shape.rank and inputs[0].shape[0] is not None:
     _of_length(interp, result, inputs[0].shape[0])
-    interp.set_element_shape(result, inputs[0].shape[1:])
+    interp.note(result, _ListFacts(element_shape=inputs[0].shape[1:]))
   return [result]
 
 
