@@ -136,13 +136,13 @@ def measure(name: str = 'cnn3x3', rounds: int = 15) -> dict[str, Any]:
   }
   seconds: dict[str, list[float]] = {'ours': [], 'jax': []}
   for turn in range(-2, rounds):  # two to compile and to warm up
-    for name in seconds:
-      seed = tf.constant(turn) if name == 'ours' else turn
+    for side in seconds:
+      seed = tf.constant(turn) if side == 'ours' else turn
       start = time.process_time()
-      result = steps[name](*arguments[name], seed)
-      np.asarray(next(iter(result.values())))  # waits
+      result = steps[side](*arguments[side], seed)
+      np.asarray(result[network.head[-1]])  # waits
       if turn >= 0:
-        seconds[name].append(time.process_time() - start)
+        seconds[side].append(time.process_time() - start)
   return {
     'seconds_per_round': statistics.median(seconds['ours']),
     'fastest_round': min(seconds['ours']),

@@ -81,11 +81,12 @@ def measure(case: str) -> dict[str, Any]:
 
 
 def claims(results: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, bool]]:
-  """(what, measured, goal, reached) for every goal whose cases were measured."""
+  """(what, measured, goal, reached) for every goal whose cases were measured, on one day."""
   rows = []
 
   def add(cases, what, value, text, goal, reached):
-    if all(case in results for case in cases):
+    days = {results[case].get('date') for case in cases if case in results}
+    if all(case in results for case in cases) and len(days) == 1:
       number = value(*(results[case] for case in cases))
       rows.append((what, text.format(number), goal, reached(number)))
 
@@ -239,9 +240,8 @@ def report(results: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any])
   lines = [
     '# Benchmarks',
     '',
-    f'{machine["date"]}, {machine["processor"]}, {machine["cpus"]} CPUs,'
-    f' devices: {machine["devices"]}. Medians after warm-up; a high load average means'
-    ' that other programs were running.',
+    f'{machine["processor"]}, {machine["cpus"]} CPUs, devices: {machine["devices"]}. Medians after'
+    ' warm-up; a high load average means that other programs were running.',
     '',
     '| what | measured | goal | reached |',
     '| --- | --- | --- | --- |',
@@ -251,11 +251,12 @@ def report(results: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any])
     '',
     "Of TFF's own runtime, compiling is its compiler alone; its worker's part is in the rounds.",
     '',
-    '| case | s a round | fastest | first round, s | compiling, s | programs | peak MB | load |',
-    '| --- | --- | --- | --- | --- | --- | --- | --- |',
+    '| case | date | s a round | fastest | first round, s | compiling, s | programs | peak MB'
+    ' | load |',
+    '| --- | --- | --- | --- | --- | --- | --- | --- | --- |',
   ]
   lines += [
-    f'| {case} | {r["seconds_per_round"]:.4f} | {r["fastest_round"]:.4f}'
+    f'| {case} | {r["date"]} | {r["seconds_per_round"]:.4f} | {r["fastest_round"]:.4f}'
     f' | {r.get("first_round_done", 0.0):.1f} | {r.get("compile_seconds", 0.0):.1f}'
     f' | {r.get("compiled_programs", 0)}'
     f' | {r["peak_megabytes"]:.0f} | {r["load_average"]:.1f} |'
@@ -278,37 +279,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.error(f'--only={",".join(unknown)}: expected some of {", ".join(_KNOWN)}')
   os.environ['BENCHMARK_DEVICES'] = options.devices
   machine = {
-    'date': datetime.date.today().isoformat(),
     'processor': _processor(),
     'cpus': os.cpu_count(),
     'devices': options.devices,
     'python': platform.python_version(),
   }
+  folder = pathlib.Path(options.output)
+  try:
+    before = _others(folder, machine) if options.only else {}
+  except ValueError as error:
+    parser.error(f'--output={folder}: {error}')
   results: dict[str, dict[str, Any]] = {}
-  failed, text = False, ''
+  failed = False
   for case in chosen:
     print(f'{case} ...', end=' ', flush=True)
     try:
-      results[case] = measure(case)
+      results[case] = measure(case) | {'date': datetime.date.today().isoformat()}
       print(f'{results[case]["seconds_per_round"]:.4f} s a round', flush=True)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
       print(error, flush=True)
       failed = True
-    text = _save(results, machine, pathlib.Path(options.output))
-  print('\n' + text)
+    _save(before | results, machine, folder)
+  print('\n' + report(results, machine))
   return int(failed)
+
+
+def _others(folder: pathlib.Path, machine: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+  """What a folder has of earlier calls, beside which some cases are measured anew.
+
+  Raises:
+    ValueError: it is of another machine, and would stand under this one's name.
+  """
+  file = folder / 'benchmarks.json'
+  if not file.exists():
+    return {}
+  stored = json.loads(file.read_text())
+  if stored['machine'] != machine:
+    raise ValueError(f'has results of another machine ({stored["machine"]}); give another folder')
+  return stored['results']
 
 
 def _save(
   results: Mapping[str, Mapping[str, Any]], machine: Mapping[str, Any], folder: pathlib.Path
-) -> str:
+) -> None:
   """Writes what has been measured; after each case, for a run that is ended early."""
-  text = report(results, machine)
+  results = {case: results[case] for case in _KNOWN if case in results}
   folder.mkdir(parents=True, exist_ok=True)
   written = json.dumps({'machine': machine, 'results': results}, indent=2) + '\n'
   (folder / 'benchmarks.json').write_text(written)
-  (folder / 'benchmarks.md').write_text(text)
-  return text
+  (folder / 'benchmarks.md').write_text(report(results, machine))
 
 
 def _processor() -> str:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from processes import trees
 
 _SMALLEST_FLOAT = 2.0**-126  # float32's smallest normal number; smaller ones count as zero
-_FEW = 4  # Times the numbers of its factors, below which a matrix is held itself.
+_LEAST_SAVING = 4  # A matrix of fewer times the numbers of its factors is written down itself.
 
 
 def mean_gradient(model, params, x, y, weights, draws=None):
@@ -50,7 +50,8 @@ def clipped_gradient_sum(
     examples,
     fallback_to_while_loop=False,
   )
-  gradients = [(_OuterProducts if len(parts) == 2 else _Matrices)(*parts) for parts in factors]
+  # Two parts are an outer product's factors.
+  gradients = [(_OuterProducts if len(parts) == 2 else _Written)(*parts) for parts in factors]
   norms = tf.sqrt(tf.add_n([gradient.squares() for gradient in gradients]))
   usable = mask & tf.math.is_finite(norms)
   scales = tf.minimum(1.0, clipping_norm / norms)
@@ -79,7 +80,10 @@ def numbers_per_example(model, params, x, y, *, regularizer: bool) -> int:
   if model.draws:
     example.append(tf.TensorSpec([model.draws], tf.float32))
   # A graph for its shapes only: nothing runs it.
-  trace = tf.function(lambda params, *example: _gradients_of_one(model, params, example, None))
+  trace = tf.function(
+    lambda params, *example: _gradients_of_one(model, params, example, None),
+    autograph=False,  # as where they are taken
+  )
   factors, _ = trace.get_concrete_function(of_params, *example).structured_outputs
   return sum(math.prod(part.shape) for part in tf.nest.flatten(factors))
 
@@ -116,12 +120,12 @@ def _factors(gradient: tf.Tensor) -> tuple[tf.Tensor, ...]:
   if op.type == 'MatMul' and op.get_attr('transpose_a') and not op.get_attr('transpose_b'):
     a, b = op.inputs
     is_outer = a.shape[0] == 1 and a.shape.is_fully_defined() and b.shape.is_fully_defined()
-    if is_outer and a.shape[1] * b.shape[1] >= _FEW * (a.shape[1] + b.shape[1]):
+    if is_outer and a.shape[1] * b.shape[1] >= _LEAST_SAVING * (a.shape[1] + b.shape[1]):
       return a[0], b[0]
   return (gradient,)
 
 
-class _Matrices:
+class _Written:
   """Examples' gradients by one parameter, number by number."""
 
   def __init__(self, values: tf.Tensor):
@@ -129,14 +133,8 @@ class _Matrices:
     self._values = values
 
   def squares(self) -> tf.Tensor:
-    """At least the squared norms, [B], and equal to them where float32 can tell.
-
-    Squares below its smallest number vanish. What they can have been is added, so that no
-    gradient is taken for a shorter one; beside gradients above 1e-12 it has no digits.
-    """
-    axes = list(range(1, self._values.shape.rank))
-    lost = _SMALLEST_FLOAT * self._values.shape[1:].num_elements()
-    return tf.reduce_sum(tf.square(self._values), axis=axes) + lost
+    """At least the squared norms, [B]; beside gradients above 1e-12 what is added has no digits."""
+    return _squares(self._values)
 
   def scaled_sum(self, scales: tf.Tensor, usable: tf.Tensor) -> tf.Tensor:
     """The sum over usable examples ([B]) of scale ([B]) times gradient."""
@@ -157,19 +155,31 @@ class _OuterProducts:
 
   def __init__(self, inputs: tf.Tensor, outputs: tf.Tensor):
     """Args: inputs: [B, M]. outputs: [B, N]."""
-    self._inputs, self._outputs = _Matrices(inputs), _Matrices(outputs)
-    self._factors = inputs, outputs
+    self._inputs, self._outputs = inputs, outputs
 
   def squares(self) -> tf.Tensor:
-    """As of `_Matrices`: each factor's norm is not taken for a smaller one, nor is the product."""
-    return self._inputs.squares() * self._outputs.squares() + _SMALLEST_FLOAT
+    """At least the squared norms, [B].
+
+    Where a factor's squares vanish (below 1e-19) or overflow (above 1e19) the example counts for
+    less than it might, or not at all: that costs use, never privacy.
+    """
+    return _squares(self._inputs) * _squares(self._outputs) + _SMALLEST_FLOAT
 
   def scaled_sum(self, scales: tf.Tensor, usable: tf.Tensor) -> tf.Tensor:
-    """As of `_Matrices`."""
+    """As of `_Written`. The bound asks for float32 in full: TF32 would round 0.1 % above it."""
     chosen = usable[:, tf.newaxis]
-    inputs, outputs = self._factors
     return tf.matmul(
-      tf.where(chosen, inputs, 0.0),
-      tf.where(chosen, outputs * scales[:, tf.newaxis], 0.0),
+      tf.where(chosen, self._inputs, 0.0),
+      tf.where(chosen, self._outputs * scales[:, tf.newaxis], 0.0),
       transpose_a=True,
     )
+
+
+def _squares(values: tf.Tensor) -> tf.Tensor:
+  """Each row's sum of squares, [B], never too small.
+
+  Squares below float32's smallest number vanish. What they can have been is added, so that
+  nothing is taken for shorter than it is.
+  """
+  lost = _SMALLEST_FLOAT * values.shape[1:].num_elements()
+  return tf.reduce_sum(tf.square(values), axis=list(range(1, values.shape.rank))) + lost

@@ -107,7 +107,8 @@ def _gpus() -> list:
   """The GPUs, with memory growth on and XLA told where CUDA's libdevice is.
 
   TF32, which keeps ten bits of a factor's mantissa, is switched off: numbers are to
-  agree with other runtimes. Lower precision is a choice that a model makes.
+  agree with other runtimes, and clipped sums that are matrix products are to keep their bound
+  (`processes.gradients`). Lower precision is a choice that a model makes.
   """
   for gpu in tf.config.list_physical_devices('GPU'):
     with contextlib.suppress(RuntimeError):  # Already initialised: it stays as it is.

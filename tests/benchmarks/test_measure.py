@@ -1,6 +1,8 @@
 """The cases of `make benchmark`, on next to nothing: each still runs."""
 
 import dataclasses
+import datetime
+import json
 
 import pytest
 
@@ -61,3 +63,34 @@ def test_a_case_runs(case, monkeypatch):
   if case == 'cohort workers':
     # Totals of one softmax layer (31 kB) with what counts the clients; cohorts do not matter.
     assert 31 < result['kilobytes_sent'] < 70 and 31 < result['kilobytes_received'] < 70
+
+
+_DONE = dict(
+  seconds_per_round=1.0,
+  fastest_round=0.5,
+  first_round_done=2.0,
+  peak_megabytes=9.0,
+  load_average=0.0,
+)
+
+
+def test_cases_measured_anew_stand_beside_the_others(tmp_path, monkeypatch):
+  monkeypatch.setattr(run, 'measure', lambda case: dict(_DONE))
+  flags = f'--output={tmp_path}'
+  assert run.main([flags, '--only=w2_xla']) == run.main([flags, '--only=w1_xla']) == 0
+  stored = json.loads((tmp_path / 'benchmarks.json').read_text())
+  assert list(stored['results']) == ['w1_xla', 'w2_xla']
+  text = (tmp_path / 'benchmarks.md').read_text()
+  assert f'| w2_xla | {datetime.date.today()} | 1.0000 |' in text
+  # Of another machine they would stand under this one's name.
+  monkeypatch.setattr(run, '_processor', lambda: 'another')
+  with pytest.raises(SystemExit, match='2'):
+    run.main([flags, '--only=w1_xla'])
+  assert json.loads((tmp_path / 'benchmarks.json').read_text()) == stored
+
+
+def test_what_was_measured_on_different_days_is_not_compared():
+  days = {case: _DONE | {'date': '2026-01-01'} for case in ('w1_native', 'w1_xla')}
+  assert any(what == 'W1: times native' for what, *_ in run.claims(days))
+  days['w1_xla'] = _DONE | {'date': '2026-01-02'}
+  assert not any(what == 'W1: times native' for what, *_ in run.claims(days))

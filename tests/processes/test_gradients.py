@@ -106,74 +106,148 @@ def test_gradients_whose_squares_vanish_are_clipped(clip):
 
 # ---------------------------------------------------------------- dense layers
 
-_SIDE = 8  # Inputs and outputs of a matrix that is held as factors.
+_SIDES = 8, 12  # Inputs and outputs of a matrix that is held as factors.
 
 
-def _product_model():
-  """Parameters [8, 8] whose gradient is x y^T, whatever they are."""
-  model = _model(_SIDE)
+def _bilinear(predict):
+  """A model whose loss is the product of outputs and labels."""
   return dataclasses.replace(
-    model,
-    predict=lambda params, x: tf.matmul(x, params['weights']),
-    loss=lambda outputs, y: tf.reduce_sum(outputs * y, axis=1),
+    _model(1), predict=predict, loss=lambda outputs, y: tf.reduce_sum(outputs * y, axis=1)
   )
 
 
+def _vector(tree):
+  return np.concatenate([np.ravel(part).astype(np.float64) for part in tree.values()])
+
+
 def _clipped_product_sum_eagerly(x, y, mask, clip):
-  params = Tree(weights=tf.zeros([_SIDE, _SIDE]))
+  """Gradients are x y^T, whatever the weights are."""
+  model = _bilinear(lambda params, x: tf.matmul(x, params['weights']))
   total, _ = gradients.clipped_gradient_sum(
-    _product_model(), params, x, y, mask, clipping_norm=clip
+    model, Tree(weights=tf.zeros(_SIDES)), x, y, mask, clipping_norm=clip
   )
   return total['weights']
 
 
-_clipped_product_sum_in_graph = tf.function(_clipped_product_sum_eagerly)
+_IN_GRAPH = {
+  compiled: tf.function(_clipped_product_sum_eagerly, jit_compile=compiled)
+  for compiled in (False, True)
+}
 
 
-def _clipped_product_sum(x, y, mask, clip, in_graph=_clipped_product_sum_in_graph):
+def _clipped_product_sum(x, y, mask, clip, function=_clipped_product_sum_eagerly):
   x, y, clip = (tf.constant(value, tf.float32) for value in (x, y, clip))
-  return in_graph(x, y, tf.constant(mask), clip)
+  return function(x, y, tf.constant(mask), clip)
 
 
 _POWERS = st.integers(-42, 37)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('compiled', [False, True])
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(
   powers=st.tuples(_POWERS, _POWERS),
-  numbers=st.lists(st.floats(-9.0, 9.0, width=32), min_size=2 * _SIDE, max_size=2 * _SIDE),
+  numbers=st.lists(st.floats(-9.0, 9.0, width=32), min_size=sum(_SIDES), max_size=sum(_SIDES)),
   odd=st.sampled_from([None, np.inf, -np.inf, np.nan]),
-  clip=st.sampled_from([1e-12, 1e-3, 1.0, 50.0]),
+  clip=st.sampled_from([0.0, 1e-25, 1e-12, 1e-3, 1.0, 50.0]),
 )
-def test_an_outer_product_moves_the_sum_by_at_most_the_clip(powers, numbers, odd, clip):
+def test_an_outer_product_moves_the_sum_by_at_most_the_clip(compiled, powers, numbers, odd, clip):
   """Of a tiny input and a huge gradient by the output as well."""
-  x, y = np.array(numbers).reshape(2, _SIDE) * 10.0 ** np.array(powers)[:, np.newaxis]
+  rows = [
+    np.array(part) * 10.0**power
+    for part, power in zip((numbers[: _SIDES[0]], numbers[_SIDES[0] :]), powers, strict=True)
+  ]
   if odd is not None:
-    x[0] = odd
+    rows[0][0] = odd
   with np.errstate(over='ignore'):
-    pair = [np.stack([row, np.ones(_SIDE)]).astype(np.float32) for row in (x, y)]
-  sums = [_clipped_product_sum(*pair, [here, True], clip) for here in (True, False)]
+    pair = [np.stack([row, np.ones_like(row)]).astype(np.float32) for row in rows]
+  sums = [
+    _clipped_product_sum(*pair, [here, True], clip, _IN_GRAPH[compiled]) for here in (True, False)
+  ]
   assert np.all(np.isfinite(sums))
   # The other example's own sum has eight digits.
   assert np.linalg.norm(np.subtract(*sums, dtype=np.float64)) <= clip * (1 + 1e-4)
 
 
 @pytest.mark.parametrize('honest', [True, False])
-def test_an_outer_product_is_not_taken_for_a_shorter_one(honest, monkeypatch):
-  """Squares of 1e-23 vanish, but times 1e18 the gradient is 1e-5 in each of 64 places, not 0."""
+@pytest.mark.parametrize(
+  ('x', 'y', 'clip'),
+  [
+    (1e-23, 1e18, 1e-6),  # the squares of a factor vanish
+    (1e-11, 1e-11, 1e-25),  # those of the product
+    (0.0, 0.0, 0.0),
+  ],
+)
+def test_an_outer_product_is_not_taken_for_a_shorter_one(x, y, clip, honest, monkeypatch):
   if not honest:
     monkeypatch.setattr(gradients, '_SMALLEST_FLOAT', 0.0)
-  clip = 1e-5
-  total = _clipped_product_sum(
-    np.full([1, _SIDE], 1e-23),
-    np.full([1, _SIDE], 1e18),
-    [True],
-    clip,
-    in_graph=_clipped_product_sum_eagerly,  # or the twin's trace would be kept
+  rows = (np.full([1, side], value) for side, value in zip(_SIDES, (x, y), strict=True))
+  total = _clipped_product_sum(*rows, [True], clip)
+  is_clipped = np.linalg.norm(np.asarray(total, np.float64)) <= clip * (1 + 1e-6)
+  assert is_clipped == honest  # The twin's is 97 clips and more, or NaN.
+
+
+@pytest.mark.parametrize('honest', [True, False])
+def test_many_vanishing_squares_count_each(honest, monkeypatch):
+  """A thousand numbers of 6e-20, whose squares have a sum of 4e-36."""
+  if not honest:
+    squares = gradients._squares
+    monkeypatch.setattr(gradients, '_squares', lambda values: squares(values[..., :1]))
+  clip, rows = 1e-19, 1000
+  model = _bilinear(lambda params, x: tf.reduce_sum(params['weights'] * x, axis=1, keepdims=True))
+  total, _ = gradients.clipped_gradient_sum(
+    model, Tree(weights=tf.zeros([rows])), tf.fill([1, rows], 6e-20), tf.ones([1, 1]),
+    tf.constant([True]), clipping_norm=tf.constant(clip),
+  )  # fmt: skip
+  assert (np.linalg.norm(np.asarray(total['weights'], np.float64)) <= clip) == honest
+
+
+def _matmul_with_a_gradient_of_its_own(x, weights):
+  @tf.custom_gradient
+  def product(x, weights):
+    return x @ weights, lambda g: (g @ tf.transpose(weights), 3.0 * (tf.transpose(x) @ g))
+
+  return product(x, weights)
+
+
+_W = [8, 12]
+# Ways to use weights: their shape, the outputs, and whether their gradients are held as factors.
+_USES = {
+  'a matrix': (_W, lambda w, x: x @ w, True),
+  'transposed by the product': (_W[::-1], lambda w, x: tf.matmul(x, w, transpose_b=True), True),
+  'of three axes': ([2, 4, 12], lambda w, x: x @ tf.reshape(w, _W), True),
+  'in a row': ([96], lambda w, x: x @ tf.reshape(w, _W), True),
+  'in other places': ([12, 8], lambda w, x: x @ tf.reshape(w, _W), True),
+  'transposed before': ([12, 8], lambda w, x: x @ tf.transpose(w), False),
+  'scaled': (_W, lambda w, x: x @ (2.0 * w), False),
+  'twice': (_W, lambda w, x: x @ w + tf.square(x) @ w, False),
+  'on rows': (_W, lambda w, x: tf.reduce_sum(tf.stack([x, 2 * x * x], 1) @ w, 1), False),
+  'with a gradient of its own': (_W, lambda w, x: _matmul_with_a_gradient_of_its_own(x, w), False),
+  'looked up': (_W, lambda w, x: tf.gather(w, tf.cast(x[:, 0] > 0.0, tf.int32)), False),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('use', _USES)
+def test_weights_may_be_used_in_any_way(use):
+  shape, outputs, as_factors = _USES[use]
+  rng = np.random.default_rng(0)
+  params = Tree(weights=tf.constant(rng.normal(size=shape), tf.float32))
+  model = _bilinear(lambda params, x: tf.sin(outputs(params['weights'], x)))
+  x, y = (tf.constant(rng.normal(size=[5, side]), tf.float32) for side in _SIDES)
+  clip, everyone = 3.0, tf.ones([5], tf.bool)
+  total, _ = tf.function(gradients.clipped_gradient_sum)(
+    model, params, x, y, everyone, clipping_norm=tf.constant(clip)
   )
-  norm = np.linalg.norm(np.asarray(total, np.float64))
-  assert 0.0 < norm <= clip * (1 + 1e-6) if honest else norm > 7.0 * clip
+  expected = 0.0
+  for i in range(5):
+    gradient, _ = gradients.mean_gradient(model, params, x[i : i + 1], y[i : i + 1], tf.ones([1]))
+    vector = _vector(gradient)
+    expected = expected + vector * min(1.0, clip / np.linalg.norm(vector))
+  np.testing.assert_allclose(_vector(total), expected, atol=1e-5 * np.abs(expected).max())
+  held = gradients.numbers_per_example(model, params, x, y, regularizer=False)
+  assert held == (sum(_SIDES) if as_factors else 96)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +270,6 @@ def test_dense_layers_gradients_are_not_written_down(name, held, all_numbers):
     for inside in (False, True)
   ]
   assert numbers == [held, all_numbers]
-
-
-def _vector(tree):
-  return np.concatenate([np.ravel(part).astype(np.float64) for part in tree.values()])
 
 
 @pytest.mark.slow

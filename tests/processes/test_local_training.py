@@ -165,6 +165,16 @@ def test_gathered_chunks_give_what_the_masked_silo_gives(monkeypatch):
   small.assert_trees_equal(whole, chunked, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(('regularizer', 'rows'), [(False, 224), (True, 16)])
+def test_chunks_are_as_large_as_what_is_held_of_an_example_lets_them_be(regularizer, rows):
+  """A network of 269,322 parameters, of which an example has 2,340 numbers, or all."""
+  model = build_model('mlp', example_shape=(28, 28), num_outputs=10, task_kind='classification')
+  params = model.init(random_streams.key(0, Stream.INIT))
+  data = Tree(x=tf.zeros([10_000, 28, 28]), y=tf.zeros([10_000], tf.int32))
+  chunk = local_training._chunk_size(model, params, data, 1000, regularizer=regularizer)
+  assert chunk == rows
+
+
 # ---------------------------------------------------------------- statistics
 
 

@@ -350,10 +350,13 @@ class Interpreter:
 
   def facts_of(self, value: Any) -> datasets.ListFacts:
     """What is known of a tensor list."""
-    return self._lists[id(value)][1] if id(value) in self._lists else datasets.ListFacts()
+    return self._lists.get(id(value), (value, datasets.ListFacts()))[1]
 
   def note(self, value: tf.Tensor, facts: datasets.ListFacts) -> None:
-    """Adds to what is known of a tensor list."""
+    """Adds to what is known of a tensor list.
+
+    Elements' shapes only where all sizes are known, and none varies in the session.
+    """
     shape = facts.element_shape
     if self.session.bounds or shape is None or not shape.is_fully_defined():
       facts = dataclasses.replace(facts, element_shape=None)
