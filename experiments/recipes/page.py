@@ -211,9 +211,12 @@ def _asked_for(recipe: Recipe) -> list[str]:
   for part in recipe.parts:
     for config in recipe.grid(part).runs().values():
       if config.privacy != 'none':
-        epsilon = f'of `{config.silo_epsilons}`'
         if config.target_epsilon is not None:
           epsilon = rounded_up(config.target_epsilon)
+        elif config.silo_epsilons:
+          epsilon = f'of `{config.silo_epsilons}`'
+        else:
+          epsilon = f'of noise multiplier {show(config.noise_multiplier)} ({part})'
         kinds.setdefault((config.privacy, config.delta), []).append(epsilon)
   return [
     f'epsilon {", ".join(dict.fromkeys(epsilons))} at delta {show(delta)}, asked for by the flags. '
