@@ -5,6 +5,7 @@ Long because `Executable` is.
 
 import contextlib
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from runtime import interface, trees
 from runtime.xla import devices as devices_lib
 from runtime.xla import local, program
 from runtime.xla import stages as stages_lib
+from runtime.xla.handed_on import HandedOn
 from runtime.xla.lowering import scope
 
 _USABLE = 0.5  # Of the free memory: TensorFlow takes it in regions, each twice the last.
@@ -312,7 +314,10 @@ class Executable:
           env = {**env, **self._stages.merge(totals, stage - 1, env)}
         return self._stages.server(stage, self._parameter(values), env)
 
-    return self._compiled(('server', stage), run)
+    handed_on = HandedOn(run)
+    return functools.partial(
+      handed_on.call, self._compiled(('server', stage), handed_on.new_results)
+    )
 
   def _client_piece(self, stage: int, share: int) -> Callable[..., Any]:
     """The work of a stage for some of the clients, at most `share` of them."""

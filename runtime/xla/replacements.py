@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import activations, long_sums, philox, products, row_maxima
+from runtime.xla import activations, large_fills, long_sums, philox, products, row_maxima
 
 
 def _sum(operation: tf.Operation) -> list[tf.Tensor] | None:
@@ -31,12 +31,17 @@ def _of_rows(operation: tf.Operation) -> list[tf.Tensor] | None:
   return row_maxima.taken(operation.type, list(operation.inputs), keep_dims=keep_dims)
 
 
+def _fill(operation: tf.Operation) -> list[tf.Tensor] | None:
+  return _alone(large_fills.taken(*operation.inputs))
+
+
 def _alone(output: tf.Tensor | None) -> list[tf.Tensor] | None:
   return None if output is None else [output]
 
 
 _TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(activations.OPS, _activation),
+  **dict.fromkeys(large_fills.OPS, _fill),
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(philox.OPS, _random),

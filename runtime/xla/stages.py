@@ -21,7 +21,7 @@ import tensorflow_federated as tff
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from runtime import trees
-from runtime.xla import aggregation, local, program, vectorize
+from runtime.xla import aggregation, large_fills, local, program, vectorize
 from runtime.xla.lowering import scope
 
 _Kind = program.Kind
@@ -207,7 +207,10 @@ class Stages:
     bucket = clients.bucket
     totals = [self._start(n, env) for n in aggregates]
     buffers = [
-      [tf.zeros([bucket, *trees.static_shape(t)], t.dtype) for t in trees.leaf_types(n.type)]
+      [
+        large_fills.fill([bucket, *trees.static_shape(t)], tf.zeros([], t.dtype))
+        for t in trees.leaf_types(n.type)
+      ]
       for n in keep
     ]
 
@@ -286,7 +289,7 @@ class Stages:
     for leaf in trees.leaf_types(aggregation.accumulator_type(node)):
       dtype = tf.as_dtype(leaf.dtype)
       neutral = tf.constant(reduction.neutral(dtype), dtype)
-      leaves.append(tf.fill([*prefix, *trees.static_shape(leaf)], neutral))
+      leaves.append(large_fills.fill([*prefix, *trees.static_shape(leaf)], neutral))
     return leaves
 
   def _accumulate(self, node, total, contribution, start, setting, valid, env) -> list[tf.Tensor]:

@@ -178,6 +178,7 @@ def is_split(names):
       programs[key if isinstance(key, str) else key[0]] = text
       return made(*arguments)
 
+    run.get_concrete_function = made.get_concrete_function
     return run
 
   executable.Executable._compiled = recorded

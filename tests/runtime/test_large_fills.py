@@ -1,0 +1,44 @@
+"""Large tensors of one number: equal, and never written out before XLA has them."""
+
+import pytest
+import tensorflow as tf
+
+from runtime.xla import large_fills, replacements
+
+SHAPE = [300, 200]
+
+
+@pytest.mark.parametrize(
+  'dtype', ['float32', 'float64', 'bfloat16', 'int32', 'int64', 'uint8', 'bool', 'complex64']
+)
+@pytest.mark.parametrize('shape', [SHAPE, [2, 3], [], [0, 5]])
+def test_they_are_those_of_tensorflow(dtype, shape):
+  value = tf.cast(tf.constant(1), dtype)
+  ours = tf.function(lambda: large_fills.fill(shape, value), jit_compile=True)()
+  expected = tf.fill(shape, value)
+  assert ours.dtype == expected.dtype and ours.shape == expected.shape
+  assert bool(tf.reduce_all(tf.equal(ours, expected)))
+
+
+@pytest.mark.parametrize(('shape', 'is_fill'), [(SHAPE, False), ([2, 3], True)])
+def test_what_tensorflow_would_fold_is_no_longer_there(shape, is_fill):
+  """TensorFlow folds what its own kernels can compute; padding of XLA's is none of it."""
+
+  @tf.function
+  def replaced(value):
+    result = tf.fill(shape, value)
+    return replacements.replaced([result.op], [result])
+
+  (output,) = replaced.get_concrete_function(tf.constant(2.0)).outputs
+  while output.op.type in ('Identity', 'EnsureShape'):
+    output = output.op.inputs[0]
+  assert output.op.type == ('Fill' if is_fill else 'XlaPad')
+
+
+def test_others_are_left():
+  assert large_fills.taken(tf.constant([2, 3]), tf.constant(0.0)) is None
+  assert large_fills.taken(tf.constant(SHAPE), tf.constant('text')) is None
+  of_any_size = tf.function(
+    lambda dims: tf.constant(large_fills.taken(dims, tf.constant(0.0)) is None)
+  )
+  assert of_any_size(tf.constant(SHAPE))
