@@ -272,7 +272,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
   peers = f'{", ".join(PEERS)} install pfl-research into build/pfl'
   parser.add_argument('--only', default='', help=f'{only}; {peers}')
   parser.add_argument('--devices', default='auto', help='for the XLA runtime')
-  parser.add_argument('--output', default='benchmarks/results', help='folder for the results')
+  parser.add_argument(
+    '--output',
+    default='benchmarks/results',
+    help='folder for the results; with --only those of other cases stay there',
+  )
   options = parser.parse_args(arguments)
   chosen = options.only.split(',') if options.only else list(CASES)
   if unknown := sorted(set(chosen) - set(_KNOWN)):

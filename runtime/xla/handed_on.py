@@ -46,6 +46,12 @@ class HandedOn:
 
 def _source(result: Any) -> tf.Tensor:
   tensor = tf.convert_to_tensor(result)
-  while tensor.op.type == 'Identity' and not tensor.op.control_inputs:
+  while _is_another_name(tensor):
     tensor = tensor.op.inputs[0]
   return tensor
+
+
+def _is_another_name(tensor: tf.Tensor) -> bool:
+  # What is computed already, such as a constant of Python's, is of no graph.
+  is_of_graph = tf.is_symbolic_tensor(tensor)
+  return is_of_graph and tensor.op.type == 'Identity' and not tensor.op.control_inputs

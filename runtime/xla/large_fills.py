@@ -18,10 +18,12 @@ def taken(dims: tf.Tensor, value: tf.Tensor) -> tf.Tensor | None:
 
   Args:
     dims: its shape.
-    value: the number.
+    value: the number; of one that is not known TensorFlow makes no constant.
   """
   shape = tf.get_static_value(dims)
-  if shape is None or value.dtype == tf.string or tf.TensorShape(shape).num_elements() < _LARGE:
+  if shape is None or value.dtype == tf.string or tf.get_static_value(value) is None:
+    return None
+  if tf.TensorShape(shape).num_elements() < _LARGE:
     return None
   none = [0] * len(shape)
   # XLA has a broadcast for it at once.

@@ -156,6 +156,12 @@ def test_verdicts_on_a_page_are_printed_anew_and_nothing_else(monkeypatch, tmp_p
     recipe_page.print_verdicts_anew(tmp_path)
 
 
+def test_a_page_without_runs_names_noise_multipliers_where_no_epsilon_is_asked_for():
+  (asked,) = recipe_page._asked_for(recipes.read('claims_ppsgd_mnist_by_writer_cnn'))
+  assert 'of noise multiplier 1 (local), of noise multiplier 0 (shared)' in asked
+  assert 'of noise multiplier 3 (shared) at delta 0.0001' in asked and 'None' not in asked
+
+
 def test_settings_of_ones_own_have_no_verdicts_on_claims():
   """Nor has a recipe whose runs no claim rests on."""
   recipe = recipes.read('claims_silo_school')

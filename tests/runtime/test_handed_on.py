@@ -46,3 +46,12 @@ def test_an_identity_that_waits_for_something_stays():
   assert len(written(tf.constant(1.0))) == 1
   with pytest.raises(tf.errors.InvalidArgumentError):
     handed_on.call(written, tf.constant(-1.0))
+
+
+def test_what_was_computed_before_is_a_result_like_any_other():
+  constant = tf.constant([5.0, 6.0])
+  handed_on = HandedOn(lambda x: [constant, x])
+  written = tf.function(handed_on.new_results, autograph=False)
+  found, x = handed_on.call(written, tf.constant(1.0))
+  np.testing.assert_array_equal(found, [5.0, 6.0])
+  assert x == 1.0
