@@ -76,10 +76,8 @@ class StreamGaussianSumQuery(tfp.GaussianSumQuery):
     stddev = noise_stddev(global_state.noise_multiplier, global_state.l2_norm_clip)
     key = random_streams.key(global_state.noise_key, self._stream, global_state.counter)
     leaves = tf.nest.flatten(sample_state)
-    noised = [
-      x + tf.cast(stddev * random_streams.normal(random_streams.fold_in(key, i), x.shape), x.dtype)
-      for i, x in enumerate(leaves)
-    ]
+    draws = random_streams.normals(key, [x.shape for x in leaves])
+    noised = [x + tf.cast(stddev * z, x.dtype) for x, z in zip(leaves, draws, strict=True)]
     new_state = global_state._replace(counter=global_state.counter + 1)
     event = dp_accounting.UnsupportedDpEvent()  # the plan makes the event, from Python floats
     return tf.nest.pack_sequence_as(sample_state, noised), new_state, event

@@ -26,8 +26,10 @@ way, so that no key tells its parent. This rules out search. Philox is no cipher
 that has been studied by cryptanalysts: the root's own bytes never meet it.
 """
 
+import collections
 import enum
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -40,6 +42,7 @@ _FOLD_IN_TAG = [0x5F3759DF, 0x2545F491]
 # How TensorFlow makes Philox' key and counter of a seed.
 _SCRAMBLE_KEY = np.array([0x02461E293EC8F720], np.uint64)
 _PHILOX = tf.random.Algorithm.PHILOX.value
+_LOOP_FROM = 4  # Equal draws; of fewer, a loop inside of a sweep's would cost more.
 
 
 class Stream(enum.IntEnum):
@@ -92,11 +95,16 @@ def fold_in(key_: tf.Tensor, index) -> tf.Tensor:
   (`tf.random.experimental.stateless_fold_in` keeps 32 bits, by which a run of a
   hundred thousand draws would use some noise twice.)
   """
+  return _many_folded_in(key_, tf.reshape(tf.cast(index, tf.int32), [1]))[0]
+
+
+def _many_folded_in(key_: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
+  """The keys that `fold_in` makes of a key and each of int32 [n], [n, words]."""
   # Draws from the key itself must not tell the keys that are made of it.
   words = key_.shape[0]
   tag = tf.constant(_FOLD_IN_TAG + [0] * (words - 2), tf.int32)
   child = tf.bitcast(bits(tf.bitwise.bitwise_xor(key_, tag), [words]), tf.int32)
-  return child + tf.pad(tf.reshape(tf.cast(index, tf.int32), [1]), [[1, words - 2]])
+  return child + tf.pad(indices[:, tf.newaxis], [[0, 0], [1, words - 2]])
 
 
 def bits(key_: tf.Tensor, shape) -> tf.Tensor:
@@ -167,6 +175,40 @@ def normal(key_: tf.Tensor, shape) -> tf.Tensor:
   # No concatenation: XLA's loops would ask at every number which half it is in.
   both = radius * tf.where(tf.constant([[True], [False]]), cos, sin)
   return tf.reshape(tf.reshape(both, [2 * half])[:count], shape)
+
+
+def normals(key_: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
+  """What `normal` gives for each of some shapes, from `fold_in(key_, i)` for the i-th.
+
+  Where a model has many parameters of one shape they are drawn in a loop. XLA compiles every draw
+  that is written out for a quarter of a second, and keeps 5 MB of it.
+  """
+  keys = _many_folded_in(key_, tf.range(len(shapes)))
+  places = collections.defaultdict(list)
+  for i, shape in enumerate(shapes):
+    places[tuple(shape)].append(i)
+  drawn = {}
+  for shape, of_shape in places.items():
+    if len(of_shape) < _LOOP_FROM:
+      values = [normal(keys[i], shape) for i in of_shape]
+    else:
+      values = _in_a_loop(tf.gather(keys, of_shape), shape)
+    drawn.update(zip(of_shape, values, strict=True))
+  return [drawn[i] for i in range(len(shapes))]
+
+
+def _in_a_loop(keys: tf.Tensor, shape) -> list[tf.Tensor]:
+  """A `normal` of every key, [n, words]."""
+  count, size = keys.shape[0], math.prod(shape)
+
+  # Not a list of tensors, of which a sweep cannot have one for each setting.
+  def turn(i, drawn):
+    value = normal(tf.gather(keys, i), [1, size])
+    return i + 1, tf.tensor_scatter_nd_update(drawn, [[i]], value)
+
+  start = (tf.constant(0), tf.zeros([count, size]))
+  _, drawn = tf.while_loop(lambda i, _: i < count, turn, start)
+  return [tf.reshape(value, shape) for value in tf.unstack(drawn)]
 
 
 def normal_of_words(high: tf.Tensor, turn: tf.Tensor, low: tf.Tensor) -> tf.Tensor:

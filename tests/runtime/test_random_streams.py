@@ -177,6 +177,54 @@ def test_secret_draws_are_equal_with_and_without_xla_and_for_every_lane(draw):
   np.testing.assert_allclose(compiled(), alone, rtol=2e-5, atol=2e-6)
 
 
+# Five of one shape, which are a loop, and one of another between them.
+_SHAPES = [tf.TensorShape(s) for s in ([3, 4], [3, 4], [5], [3, 4], [3, 4], [3, 4])]
+
+
+def _one_by_one(key):
+  return [
+    random_streams.normal(random_streams.fold_in(key, i), shape) for i, shape in enumerate(_SHAPES)
+  ]
+
+
+@pytest.mark.parametrize('root', [7, SECRET])
+@pytest.mark.parametrize('compiled', [False, True])
+def test_normals_of_many_shapes_are_those_of_their_own_keys(root, compiled):
+  key = random_streams.key(root, Stream.DP_NOISE, 5)
+  draw = tf.function(lambda key: random_streams.normals(key, _SHAPES), jit_compile=compiled)
+  drawn, own = draw(key), _one_by_one(key)
+  for one, two in zip(drawn, own, strict=True):
+    np.testing.assert_allclose(one, two, rtol=2e-5, atol=2e-6)
+  flat = np.concatenate([np.ravel(values) for values in own])
+  assert len(np.unique(flat)) == len(flat), 'two parameters have one noise'
+
+
+@pytest.mark.slow
+def test_normals_of_many_shapes_for_every_lane():
+  def of_lane(draw, lane):
+    return draw(random_streams.key(SECRET.words, Stream.DP_NOISE, lane))
+
+  of_many = functools.partial(random_streams.normals, shapes=_SHAPES)
+  lanes = tf.range(3)
+  compiled = tf.function(
+    lambda: vectorize.vectorized(lambda one: of_lane(of_many, one[0]), 3, [lanes]),
+    jit_compile=True,
+  )
+  alone = [of_lane(_one_by_one, lane) for lane in range(3)]
+  for values, own in zip(compiled(), zip(*alone, strict=True), strict=True):
+    np.testing.assert_allclose(values, np.stack(own), rtol=2e-5, atol=2e-6)
+
+
+def test_many_normals_of_one_shape_are_one_loop():
+  def draws(count):
+    function = tf.function(lambda key: random_streams.normals(key, [tf.TensorShape([3])] * count))
+    graph = function.get_concrete_function(tf.TensorSpec([8], tf.int32)).graph.as_graph_def()
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return sum(node.op == 'StatelessRandomUniformFullIntV2' for node in nodes)
+
+  assert draws(40) == draws(4) < draws(3)
+
+
 @pytest.mark.slow
 def test_secret_keys_do_not_tell_their_children_and_do_not_repeat():
   key = random_streams.key(SECRET, Stream.SELECTION)
