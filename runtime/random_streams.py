@@ -42,6 +42,7 @@ _FOLD_IN_TAG = [0x5F3759DF, 0x2545F491]
 # How TensorFlow makes Philox' key and counter of a seed.
 _SCRAMBLE_KEY = np.array([0x02461E293EC8F720], np.uint64)
 _PHILOX = tf.random.Algorithm.PHILOX.value
+_LONG = 2**12  # Blocks of four words.
 _LOOP_FROM = 4  # Equal draws; of fewer, a loop inside of a sweep's would cost more.
 
 
@@ -115,7 +116,12 @@ def bits(key_: tf.Tensor, shape) -> tf.Tensor:
   shape = tf.TensorShape(shape)
   count = shape.num_elements()
   blocks = (count + 3) // 4
-  result = tf.bitwise.bitwise_xor(_generated(generator, counter, [blocks, 4]), whitening)
+  result = _generated(generator, counter, [blocks, 4])
+  if blocks < _LONG:
+    result = result ^ whitening
+  else:  # Word by word: a loop over all would look up which of the four it needs.
+    words = zip(tf.unstack(result, axis=1), tf.unstack(whitening), strict=True)
+    result = tf.stack([word ^ own for word, own in words], axis=1)
   if count < 4 * blocks:
     result = tf.reshape(result, [4 * blocks])[:count]
   return tf.reshape(result, shape)
@@ -167,14 +173,26 @@ def normal(key_: tf.Tensor, shape) -> tf.Tensor:
   floating-point noise.
   """
   shape = tf.TensorShape(shape)
-  count = shape.num_elements()
-  half = (count + 1) // 2
-  raw = bits(key_, [3, half])
+  return _joined(_pairs(key_, _half(shape)), shape)
+
+
+def _half(shape) -> int:
+  return (tf.TensorShape(shape).num_elements() + 1) // 2
+
+
+def _pairs(key_: tf.Tensor, count: int) -> tf.Tensor:
+  """Standard normals [2, count]."""
+  raw = bits(key_, [3, count])
   radius = tf.sqrt(-2.0 * tf.math.log(_unit_interval_to_its_end(raw[0], raw[2])))
   cos, sin = _cos_and_sin(_unit_interval(raw[1]))
   # No concatenation: XLA's loops would ask at every number which half it is in.
-  both = radius * tf.where(tf.constant([[True], [False]]), cos, sin)
-  return tf.reshape(tf.reshape(both, [2 * half])[:count], shape)
+  return radius * tf.where(tf.constant([[True], [False]]), cos, sin)
+
+
+def _joined(pairs: tf.Tensor, shape) -> tf.Tensor:
+  """A shape's numbers, the first of pairs, which may have one more."""
+  count = tf.TensorShape(shape).num_elements()
+  return tf.reshape(tf.reshape(pairs, [-1])[:count], shape)
 
 
 def normals(key_: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
@@ -199,16 +217,17 @@ def normals(key_: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor
 
 def _in_a_loop(keys: tf.Tensor, shape) -> list[tf.Tensor]:
   """A `normal` of every key, [n, words]."""
-  count, size = keys.shape[0], math.prod(shape)
+  count, half = keys.shape[0], _half(shape)
 
-  # Not a list of tensors, of which a sweep cannot have one for each setting.
+  # Not a list of tensors, of which a sweep cannot have one for each setting. Pairs, as XLA's loops
+  # over any other shape would ask at every number which half it is in.
   def turn(i, drawn):
-    value = normal(tf.gather(keys, i), [1, size])
-    return i + 1, tf.tensor_scatter_nd_update(drawn, [[i]], value)
+    pairs = _pairs(tf.gather(keys, i), half)
+    return i + 1, tf.tensor_scatter_nd_update(drawn, [[i]], pairs[tf.newaxis])
 
-  start = (tf.constant(0), tf.zeros([count, size]))
+  start = (tf.constant(0), tf.zeros([count, 2, half]))
   _, drawn = tf.while_loop(lambda i, _: i < count, turn, start)
-  return [tf.reshape(value, shape) for value in tf.unstack(drawn)]
+  return [_joined(pairs, shape) for pairs in tf.unstack(drawn)]
 
 
 def normal_of_words(high: tf.Tensor, turn: tf.Tensor, low: tf.Tensor) -> tf.Tensor:

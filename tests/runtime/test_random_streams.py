@@ -150,8 +150,11 @@ def test_words_beyond_philox_key_are_added_to_every_block():
   """The whitening of FX: without it 2^64 keys could be tried on one block."""
   key = random_streams.key(SECRET, Stream.DP_NOISE).numpy()
   other = np.concatenate([key[:4], key[4:] ^ np.array([1, 2, 4, 8], np.int32)])
-  difference = _bits_of(tf.constant(key)) ^ _bits_of(tf.constant(other))
-  np.testing.assert_array_equal(difference.reshape(-1, 4), np.tile([1, 2, 4, 8], [16, 1]))
+  for blocks in (16, 2**15):  # a long draw is whitened in another way
+    one, two = (
+      random_streams.bits(tf.constant(k), [4 * blocks]).numpy().reshape(-1, 4) for k in (key, other)
+    )
+    np.testing.assert_array_equal(one ^ two, np.tile([1, 2, 4, 8], [blocks, 1]))
 
 
 def test_secret_draws_do_not_depend_on_how_many_are_drawn():
@@ -161,6 +164,8 @@ def test_secret_draws_do_not_depend_on_how_many_are_drawn():
     drawn = random_streams.bits(key, shape).numpy()
     assert drawn.shape == tuple(shape)
     np.testing.assert_array_equal(drawn.ravel(), _bits_of(key)[:count])
+  for count in (2**17, 2**17 - 3):
+    np.testing.assert_array_equal(random_streams.bits(key, [count])[:64], _bits_of(key))
 
 
 @pytest.mark.slow
