@@ -205,7 +205,7 @@ def normals(key_: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor
   places = collections.defaultdict(list)
   for i, shape in enumerate(shapes):
     places[tuple(shape)].append(i)
-  drawn = {}
+  drawn: dict[int, tf.Tensor] = {}
   for shape, of_shape in places.items():
     if len(of_shape) < _LOOP_FROM:
       values = [normal(keys[i], shape) for i in of_shape]
