@@ -43,7 +43,7 @@ _FOLD_IN_TAG = [0x5F3759DF, 0x2545F491]
 _SCRAMBLE_KEY = np.array([0x02461E293EC8F720], np.uint64)
 _PHILOX = tf.random.Algorithm.PHILOX.value
 _LONG = 2**12  # Blocks of four words.
-_LOOP_FROM = 4  # Equal draws; of fewer, a loop inside of a sweep's would cost more.
+_LOOP_FROM = 4  # Equal draws that are worth a loop.
 
 
 class Stream(enum.IntEnum):
