@@ -42,7 +42,7 @@ _FOLD_IN_TAG = [0x5F3759DF, 0x2545F491]
 # How TensorFlow makes Philox' key and counter of a seed.
 _SCRAMBLE_KEY = np.array([0x02461E293EC8F720], np.uint64)
 _PHILOX = tf.random.Algorithm.PHILOX.value
-_LONG = 2**12  # Blocks of four words.
+_LONG = 2**12  # Blocks of four words, from which a draw is long.
 _LOOP_FROM = 4  # Equal draws that are worth a loop.
 
 
@@ -96,16 +96,16 @@ def fold_in(key_: tf.Tensor, index) -> tf.Tensor:
   (`tf.random.experimental.stateless_fold_in` keeps 32 bits, by which a run of a
   hundred thousand draws would use some noise twice.)
   """
-  return _many_folded_in(key_, tf.reshape(tf.cast(index, tf.int32), [1]))[0]
+  words = key_.shape[0]
+  return _child(key_) + tf.pad(tf.reshape(tf.cast(index, tf.int32), [1]), [[1, words - 2]])
 
 
-def _many_folded_in(key_: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-  """The keys that `fold_in` makes of a key and each of int32 [n], [n, words]."""
+def _child(key_: tf.Tensor) -> tf.Tensor:
+  """The key that `fold_in` makes of a key and 0; an index is added to its second word."""
   # Draws from the key itself must not tell the keys that are made of it.
   words = key_.shape[0]
   tag = tf.constant(_FOLD_IN_TAG + [0] * (words - 2), tf.int32)
-  child = tf.bitcast(bits(tf.bitwise.bitwise_xor(key_, tag), [words]), tf.int32)
-  return child + tf.pad(indices[:, tf.newaxis], [[0, 0], [1, words - 2]])
+  return tf.bitcast(bits(tf.bitwise.bitwise_xor(key_, tag), [words]), tf.int32)
 
 
 def bits(key_: tf.Tensor, shape) -> tf.Tensor:
@@ -198,10 +198,11 @@ def _joined(pairs: tf.Tensor, shape) -> tf.Tensor:
 def normals(key_: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
   """What `normal` gives for each of some shapes, from `fold_in(key_, i)` for the i-th.
 
-  Where a model has many parameters of one shape they are drawn in a loop. XLA compiles every draw
-  that is written out for a quarter of a second, and keeps 5 MB of it.
+  Where a model has many parameters of one shape they are drawn in a loop: each draw that is
+  written out costs XLA its time and memory anew.
   """
-  keys = _many_folded_in(key_, tf.range(len(shapes)))
+  indices = tf.range(len(shapes))[:, tf.newaxis]
+  keys = _child(key_) + tf.pad(indices, [[0, 0], [1, key_.shape[0] - 2]])
   places = collections.defaultdict(list)
   for i, shape in enumerate(shapes):
     places[tuple(shape)].append(i)

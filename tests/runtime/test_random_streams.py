@@ -182,8 +182,10 @@ def test_secret_draws_are_equal_with_and_without_xla_and_for_every_lane(draw):
   np.testing.assert_allclose(compiled(), alone, rtol=2e-5, atol=2e-6)
 
 
-# Five of one shape, which are a loop, and one of another between them.
-_SHAPES = [tf.TensorShape(s) for s in ([3, 4], [3, 4], [5], [3, 4], [3, 4], [3, 4])]
+# Five of an odd size, which are a loop, between four of an even one and one of another.
+_SHAPES = [
+  tf.TensorShape(s) for s in ([3, 5], [3, 5], [4], [3, 5], [4], [7], [4], [3, 5], [4], [3, 5])
+]
 
 
 def _one_by_one(key):
@@ -200,7 +202,7 @@ def test_normals_of_many_shapes_are_those_of_their_own_keys(root, compiled):
   drawn, own = draw(key), _one_by_one(key)
   for one, two in zip(drawn, own, strict=True):
     np.testing.assert_allclose(one, two, rtol=2e-5, atol=2e-6)
-  flat = np.concatenate([np.ravel(values) for values in own])
+  flat = np.concatenate([np.ravel(values) for values in drawn])
   assert len(np.unique(flat)) == len(flat), 'two parameters have one noise'
 
 
