@@ -208,7 +208,7 @@ def normals(key_: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor
     places[tuple(shape)].append(i)
   drawn: dict[int, tf.Tensor] = {}
   for shape, of_shape in places.items():
-    if len(of_shape) < _LOOP_FROM:
+    if len(of_shape) < _LOOP_FROM or 0 in shape:
       values = [normal(keys[i], shape) for i in of_shape]
     else:
       values = _in_a_loop(tf.gather(keys, of_shape), shape)

@@ -222,6 +222,14 @@ def test_normals_of_many_shapes_for_every_lane():
     np.testing.assert_allclose(values, np.stack(own), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize('shape', [[0], [2, 0], [], [1]])
+def test_many_normals_of_small_shapes(shape):
+  drawn = random_streams.normals(
+    random_streams.key(0, Stream.DP_NOISE), [tf.TensorShape(shape)] * 5
+  )
+  assert [value.shape for value in drawn] == [shape] * 5
+
+
 def test_many_normals_of_one_shape_are_one_loop():
   def draws(count):
     function = tf.function(lambda key: random_streams.normals(key, [tf.TensorShape([3])] * count))
