@@ -207,6 +207,8 @@ def selected(
 ) -> list[tuple[Claim, Judge]]:
   """The claims and judges that a list of ids, recipes, 'theory' and 'counts' names.
 
+  A variant is chosen by its recipe's name alone.
+
   Args:
     claims: to choose from.
     names: the list.
@@ -222,7 +224,7 @@ def selected(
       needed = {judge.name, *judge.with_.values()}
       unknown -= {claim.id} | needed
       named = needed & set(names) if option == 'judge' else needed <= set(names)
-      if judge.name and (claim.id in names or named):
+      if judge.name and (named or (claim.id in names and not judge.variant)):
         chosen.append((claim, judge))
   if unknown:
     judges = [judge for claim in claims for judge in claim.judges]
@@ -232,6 +234,10 @@ def selected(
       f'--{option}={name} is no claim, and no recipe that judges one{did_you_mean(name, known)}'
     )
   return chosen
+
+
+def _every(claims: Sequence[Claim]) -> list[tuple[Claim, Judge]]:
+  return [(claim, judge) for claim in claims for judge in claim.judges]
 
 
 def run(
@@ -383,7 +389,7 @@ def judge_again(names: Sequence[str] = ()) -> Again:
     ValueError: a name that is neither; evidence that is damaged.
   """
   claims, families, stored = verdicts.read(), verdicts.read_families(), verdicts.read_verdicts()
-  every = selected(claims, names or [claim.id for claim in claims], option='judge')
+  every = selected(claims, names, option='judge') if names else _every(claims)
   every = [(claim, judge) for claim, judge in every if judge.recipe]
   resting = {name for claim, judge in every for name in (claim.id, *judge.recipes)}
   for name in names:
@@ -403,7 +409,8 @@ def judge_again(names: Sequence[str] = ()) -> Again:
   lacking: dict[str, list[str]] = collections.defaultdict(list)
   judged = 0
   for claim, judge in every:
-    what = claim.id if len(claim.judges) == 1 else f'{claim.id} ({judge.data})'
+    is_alone = [j for j in claim.judges if not j.variant] == [judge]
+    what = claim.id if is_alone else f'{claim.id} ({judge.data})'
     reasons = [why_not[name] for name in judge.recipes if name in why_not]
     for name in (name for name in judge.recipes if name in kept):
       for metric, group in sorted(_read_by(claim, judge, families) - kept[name].holds):

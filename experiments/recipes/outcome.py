@@ -166,7 +166,11 @@ def _of_claims(
   elif resting:
     said = [
       f"**{verdicts.in_short(resting, stored).replace('**', '')}** of the papers' claims that "
-      f'rest on these runs. All claims, and how they are judged: {_ALL_CLAIMS}.'
+      f'rest on these runs. All claims, and how they are judged: {_ALL_CLAIMS}.',
+      *(
+        f'These runs are a variant and do not count there: {variant}.'
+        for variant in dict.fromkeys(judge.variant for _, judge in resting if judge.variant)
+      ),
     ]
   elif numbers or messages:
     return f"**The papers' claims** are judged in {_ALL_CLAIMS}, none of them here."

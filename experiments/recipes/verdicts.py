@@ -39,6 +39,8 @@ class Judge:
     missing: why the data are not to be had.
     may_differ: why a stand-in need not show it, as written down with the claim. It is judged and
       counts all the same.
+    variant: in what its runs are not what the paper's text asks for, where that is of interest by
+      itself. It is judged and shown, and does not count.
   """
 
   data: str
@@ -51,6 +53,7 @@ class Judge:
   counts: str = ''
   missing: str = ''
   may_differ: str = ''
+  variant: str = ''
 
   def __post_init__(self):
     given = [bool(x) for x in (self.recipe, self.theory, self.counts, self.missing)]
@@ -106,7 +109,7 @@ class Claim:
   judges: tuple[Judge, ...]
 
   def __post_init__(self):
-    if not self.judges:
+    if all(judge.variant for judge in self.judges):
       raise ValueError(f'claim {self.id}: it needs a judge, or the reason why there is none.')
     if any(judge.recipe for judge in self.judges) and self.measure is None:
       raise ValueError(f'claim {self.id}: a recipe judges it, but there is no measure.')
@@ -270,7 +273,8 @@ def judges_of(claims: Mapping[str, str]) -> list[Judged]:
 
 def overall(claim: Claim, stored: Mapping[str, Verdict]) -> str:
   """The verdict on a claim: met when it is met on all data sets that were run."""
-  found = [verdict_of(judge, stored).verdict for judge in claim.judges]
+  counting = [judge for judge in claim.judges if not judge.variant]
+  found = [verdict_of(judge, stored).verdict for judge in counting]
   for verdict in (NOT_MET, MET, NOT_RUN):
     if verdict in found:
       return verdict
@@ -299,7 +303,8 @@ def page(claims: Sequence[Claim], stored: Stored) -> str:
     "on a stand-in never stands for the paper's data. Beside a data set stands in what its runs "
     'are not those of the claim, and where the list asks a stand-in for the sign of a difference '
     'only, without the margin. *May differ* says of which stand-ins it did not ask for the claim, '
-    'and why; they are judged and count all the same. Accuracies are in points.',
+    'and why; they are judged and count all the same. A *variant* is run otherwise than the '
+    "paper's text has it, and does not count. Accuracies are in points.",
     '',
     '| paper | ' + ' | '.join(VERDICTS) + ' | all |',
     '| --- |' + ' --- |' * (len(VERDICTS) + 1),
@@ -343,6 +348,8 @@ def table(judged: Sequence[Judged], stored: Stored) -> list[str]:
 def _beside_the_data(claim: Claim, judge: Judge) -> list[str]:
   """What is not as the claim has it on a stand-in: its runs, its margin, whether it has to hold."""
   found = [recipes.read(name).differs for name in judge.recipes]
+  if judge.variant:
+    found.insert(0, f'a variant, which does not count: {judge.variant}')
   if judge.values.get('sign_only'):
     margin = measures.listed_margin(claim.margin, judge.values)
     found.append(f"in sign only, the margin of {margin:g} is for the paper's data")

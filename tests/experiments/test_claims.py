@@ -190,11 +190,37 @@ def test_the_page_says_not_met_as_plainly_as_met():
 
 
 def test_a_claim_is_met_when_it_is_met_on_all_that_was_run():
-  claim = next(c for c in CLAIMS if sum(not j.missing for j in c.judges) >= 2)
-  first, second = [j.data for j in claim.judges if not j.missing][:2]
+  claim = next(c for c in CLAIMS if sum(not (j.missing or j.variant) for j in c.judges) >= 2)
+  first, second = [j.data for j in claim.judges if not (j.missing or j.variant)][:2]
   met, not_met = (verdicts.Verdict(verdict=v, text='') for v in (verdicts.MET, verdicts.NOT_MET))
   assert verdicts.overall(claim, {first: met}) == verdicts.MET
   assert verdicts.overall(claim, {first: met, second: not_met}) == verdicts.NOT_MET
+
+
+def test_a_variant_is_judged_and_shown_and_does_not_count():
+  variants = [(claim, judge) for claim in CLAIMS for judge in claim.judges if judge.variant]
+  assert {judge.recipe for _, judge in variants} == {
+    'claims_feo2_noniid_minibatches', 'claims_ppsgd_mnist_by_writer_fixed'
+  }  # fmt: skip
+  for claim, judge in variants:
+    assert [j for j in claim.judges if j.values == judge.values and not j.variant], claim.id
+  claim, judge = variants[0]
+  counting = claim.judges[0].data
+  met, not_met = (verdicts.Verdict(verdict=v, text='1 of 2') for v in verdicts.VERDICTS[:2])
+  stored = {counting: met, judge.data: not_met}
+  assert verdicts.overall(claim, stored) == verdicts.MET
+  assert verdicts.overall(claim, {judge.data: met}) == verdicts.NOT_RUN
+  row = f'(a variant, which does not count: {judge.variant}) | **not met** | 1 of 2 |'
+  assert row in verdicts.page([claim], {claim.id: stored})
+  with pytest.raises(ValueError, match='needs a judge, or the reason why there is none'):
+    dataclasses.replace(claim, judges=(judge,))
+
+
+def test_a_variant_is_run_by_its_recipes_name_alone():
+  claim, judge = next((c, j) for c in CLAIMS for j in c.judges if j.variant)
+  assert judge not in [j for _, j in claims.selected(CLAIMS, [claim.id])]
+  of_recipe = claims.selected(CLAIMS, [judge.recipe])
+  assert (claim, judge) in of_recipe and all(j.variant for _, j in of_recipe)
 
 
 def _theory(name):

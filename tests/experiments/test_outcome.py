@@ -162,10 +162,16 @@ def test_a_page_without_runs_names_noise_multipliers_where_no_epsilon_is_asked_f
   assert 'of noise multiplier 3 (shared) at delta 0.0001' in asked and 'None' not in asked
 
 
+def test_a_variants_page_says_that_it_does_not_count():
+  shown = outcome.show(recipes.read('claims_ppsgd_mnist_by_writer_fixed'), [], [])
+  assert "a variant and do not count there: the authors' cohorts of exactly ten writers." in shown
+  assert 'variant' not in outcome.show(recipes.read('claims_ppsgd_mnist_by_writer'), [], [])
+
+
 def test_settings_of_ones_own_have_no_verdicts_on_claims():
   """Nor has a recipe whose runs no claim rests on."""
   recipe = recipes.read('claims_silo_school')
   assert '`silo-' in outcome.show(recipe, [], [])
   assert 'claim' not in outcome.show(recipe, [], [], of_recipe=False)
-  none = outcome.show(recipes.read('claims_feo2_noniid_minibatches'), [], [])
+  none = outcome.show(recipes.read('silo_school_reference'), [], [])
   assert "None of the papers' claims ([claims.md](../claims.md)) rests on these runs." in none
