@@ -203,7 +203,7 @@ def test_a_variant_is_judged_and_shown_and_does_not_count():
     'claims_feo2_noniid_minibatches', 'claims_ppsgd_mnist_by_writer_fixed'
   }  # fmt: skip
   for claim, judge in variants:
-    assert [j for j in claim.judges if j.values == judge.values and not j.variant], claim.id
+    assert [j for j in claim.judges if j.family == judge.family and not j.variant], claim.id
   claim, judge = variants[0]
   counting = claim.judges[0].data
   met, not_met = (verdicts.Verdict(verdict=v, text='1 of 2') for v in verdicts.VERDICTS[:2])
