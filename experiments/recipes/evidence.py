@@ -26,7 +26,7 @@ import pandas as pd
 
 from experiments.folder import files
 from experiments.folder.metrics import EVERYONE
-from experiments.recipes import measures, recipes, reproduce
+from experiments.recipes import measures, recipes
 from experiments.recipes.recipes import Recipe
 from experiments.sweeps import table as sweep_table
 
@@ -230,7 +230,7 @@ def _settings(recipe: Recipe, part: str) -> pd.DataFrame:
   runs = recipe.grid(part).runs()
   shown = [name for name in sweep_table.columns(list(runs.values())) if name != 'seed']
   rows = {
-    reproduce.setting_of(name): {one: sweep_table.cell(getattr(config, one)) for one in shown}
+    sweep_table.setting_of(name): {one: sweep_table.cell(getattr(config, one)) for one in shown}
     for name, config in runs.items()
   }
   return pd.DataFrame([{'setting': name, **values} for name, values in rows.items()])

@@ -16,6 +16,7 @@ from experiments.recipes import evidence, reproduce
 from experiments.recipes.evidence import Evidence
 from experiments.recipes.recipes import Recipe
 from experiments.running import interruption
+from experiments.sweeps import table as sweep_table
 
 Tables = Mapping[str, pd.DataFrame]
 # The tables of what was run -> (part, setting) that claims read.
@@ -49,7 +50,7 @@ def gather(
   """
   runs = {
     part: {
-      name: (reproduce.setting_of(name), config.seed)
+      name: (sweep_table.setting_of(name), config.seed)
       for name, config in recipe.grid(part).runs().items()
     }
     for part in recipe.parts

@@ -7,7 +7,7 @@ Importing this module does not import TensorFlow.
 
 from collections.abc import Iterable, Sequence
 
-from experiments.recipes import verdicts
+from experiments.recipes import recipes, verdicts
 from experiments.recipes.recipes import Recipe
 
 NOT_MET = '**not met**'
@@ -124,7 +124,9 @@ def _of_own(recipe: Recipe, numbers: Rows, messages: Rows) -> str:
     said.append(f'{", ".join(filter(None, kind))}.')
     for what in dict.fromkeys(message.same_as for message in listed if message.same_as):
       rows = 1 + sum(message.same_as == what for message in listed)
-      said.append(f"{rows} rows are one number, that of '{what}', and count as one message.")
+      said.append(
+        f"{rows} rows are one number but for rounding, '{what}', and count as one message."
+      )
   return ' '.join(said)
 
 
@@ -132,8 +134,9 @@ def _seeds_in_words(recipe: Recipe) -> str:
   """Over how many seeds the messages' numbers are means; nothing of what is computed."""
   if recipe.analysis:
     return ''
+  runs = recipes.read(recipe.evidence_of) if recipe.evidence_of else recipe
   parts = {s.part for c in recipe.comparisons for s in (c.better, c.worse)}
-  fewest = min(len(recipe.grid(part).seeds) for part in parts)
+  fewest = min(len(runs.grid(part).seeds) for part in parts)
   return 'of one seed' if fewest == 1 else f'means of {fewest} seeds without their errors'
 
 

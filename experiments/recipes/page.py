@@ -67,20 +67,19 @@ def write(
     The page's path.
   """
   (folder / 'images').mkdir(parents=True, exist_ok=True)
-  pictures = []
+  pictures = _of_the_runs(recipe, folder)
   figures = _figures(recipe, drawings)
   for name in figures:
     target = folder / 'images' / f'{recipe.name}_{name}'
     for suffix in ('.png', '.csv'):
       with files.writing_atomically(target.with_suffix(suffix)) as temporary:
         shutil.copyfile((drawings / name).with_suffix(suffix), temporary)
-    pictures.append(
-      f'![{recipe.title}](images/{target.name}.png)\n\n'
-      f'[The numbers of this figure](images/{target.name}.csv)'
-    )
+    pictures.append(_picture(recipe, target.name))
   facts = [
     *_of_recipe(recipe, command),
-    ('time', show_seconds(seconds) + _machine(runs)),
+    ('runs', f'those of [`{recipe.evidence_of}`]({recipe.evidence_of}.md), as they are stored')
+    if recipe.evidence_of
+    else ('time', show_seconds(seconds) + _machine(runs)),
     *(('cannot be had', sentence.replace('|', '/')) for sentence in missing),
     *(('privacy', guarantee) for guarantee in _guarantees(runs)),
     *(('privacy of all runs', sentence) for sentence in spent),
@@ -126,6 +125,17 @@ def _of_recipe(recipe: Recipe, command: str) -> list[tuple[str, str]]:
 
 def _facts(facts: Iterable[Sequence[str]]) -> str:
   return '\n'.join(['| | |', '| --- | --- |', *map(outcome.row, facts)])
+
+
+def _of_the_runs(recipe: Recipe, folder: pathlib.Path) -> list[str]:
+  """The picture on the page of the recipe whose runs are read, where it is in the same folder."""
+  names = (f'{recipe.evidence_of}_{name}' for name in _DEFAULT_FIGURES)
+  there = [name for name in names if (folder / 'images' / f'{name}.png').exists()]
+  return [_picture(recipe, name) for name in there[:1]]
+
+
+def _picture(recipe: Recipe, name: str) -> str:
+  return f'![{recipe.title}](images/{name}.png)\n\n[The numbers of this figure](images/{name}.csv)'
 
 
 def _figures(recipe: Recipe, drawings: pathlib.Path) -> list[str]:

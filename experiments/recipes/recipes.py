@@ -51,6 +51,7 @@ class Recipe:
     parts: flags of each sweep by its name, beside those of the flagfile.
     analysis: 'module:function' that gives an `analysis.figures.Figure`, in the place of
       parts.
+    evidence_of: the recipe whose runs, as they are stored, it reads in the place of its own.
     values: the numbers to be met.
     comparisons: what must be better than what.
     impossible: runs that cannot be had, said beforehand; any other that fails fails the recipe.
@@ -72,6 +73,7 @@ class Recipe:
   minutes: float = 0.0
   parts: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
   analysis: str = ''
+  evidence_of: str = ''
   values: tuple['Value', ...] = ()
   comparisons: tuple['Comparison', ...] = ()
   impossible: tuple[Impossible, ...] = ()
@@ -84,8 +86,8 @@ class Recipe:
   tuned_on_test: bool = False
 
   def __post_init__(self):
-    if bool(self.parts) == bool(self.analysis):
-      raise ValueError('it needs either parts or an analysis.')
+    if sum(map(bool, (self.parts, self.analysis, self.evidence_of))) != 1:
+      raise ValueError('it needs either parts, an analysis, or the evidence of another recipe.')
     for impossible in self.impossible:
       if impossible.part not in self.parts:
         raise ValueError(f'{impossible.part!r} is no part in which runs could be impossible.')
@@ -298,9 +300,9 @@ def read_papers() -> dict[str, dict[str, str]]:
 
 
 def missing_data(recipe: Recipe, data_dir: str | None) -> list[data_files.DataFile]:
-  """The data files that are not on this machine."""
+  """The data files that it needs and that are not on this machine."""
   missing = []
-  for file in map(sources.find, recipe.dataset_files):
+  for file in map(sources.find, () if recipe.evidence_of else recipe.dataset_files):
     if data_files.find(file, data_dir) is None:
       missing += [f for f in file.instead or (file,) if data_files.find(f, data_dir) is None]
   return missing
@@ -337,6 +339,8 @@ def get_data(recipe: Recipe, data_dir: str | None, say: Callable[[str], None]) -
 def _state_of_data(recipe: Recipe, data_dir: str | None) -> str:
   """Whether the data are here, will come by themselves, or have to be put."""
   missing = missing_data(recipe, data_dir)
+  if recipe.evidence_of:
+    return 'runs that are stored'
   if not recipe.dataset_files:
     return recipe.data_at_hand
   first, *more = recipe.dataset_files

@@ -17,7 +17,6 @@ import dataclasses
 import json
 import math
 import pathlib
-import re
 import shlex
 import sys
 import textwrap
@@ -32,8 +31,8 @@ from experiments.config import launcher, sweep_flags
 from experiments.config.experiment import settings
 from experiments.folder import figures, files
 from experiments.folder.metrics import EVERYONE
+from experiments.recipes import evidence, recipes
 from experiments.recipes import page as recipe_page
-from experiments.recipes import recipes
 from experiments.recipes.recipes import Recipe
 from experiments.running import printing, startup
 from experiments.running.progress import Doing, say, show, show_mean, show_seconds
@@ -127,13 +126,8 @@ def cannot_be_had(recipe: Recipe, output: pathlib.Path) -> list[str]:
   ]
 
 
-def setting_of(run: str) -> str:
-  """A setting's name: that of a run without its seed."""
-  return re.sub(r',?seed=\d+$', '', run)
-
-
 def _with_settings(table: pd.DataFrame) -> pd.DataFrame:
-  return table.assign(setting=table['run'].map(setting_of))
+  return table.assign(setting=table['run'].map(sweep_table.setting_of))
 
 
 def analyse(recipe: Recipe, drawings: pathlib.Path) -> dict[str, pd.DataFrame]:
@@ -250,8 +244,15 @@ def reproduce(
   """
   if recipe.analysis and extra:
     raise ValueError(f'{extra[0]}: {recipe.name} is computed, not run; it takes no such flags.')
+  if recipe.evidence_of and extra:
+    raise ValueError(
+      f'{extra[0]}: {recipe.name} reads the runs of {recipe.evidence_of}, which takes such flags.'
+    )
   output = output or RESULTS / (recipe.name if not extra else f'{recipe.name}-changed')
-  if recipe.analysis:
+  if recipe.evidence_of:
+    tables = _stored(recipe)
+    output.mkdir(parents=True, exist_ok=True)
+  elif recipe.analysis:
     with _timed(output), Doing(f'Computing {recipe.name}'), startup.quiet():
       tables = analyse(recipe, output / 'report')
   else:
@@ -259,6 +260,21 @@ def reproduce(
   command = f'make reproduce RECIPE={recipe.name}'
   command += f" ARGS='{' '.join(extra)}'" if extra else ''
   return describe(recipe, tables, output=output, command=command, extra=extra, page_dir=page_dir)
+
+
+def _stored(recipe: Recipe) -> Mapping[str, pd.DataFrame]:
+  """The tables of the runs of another recipe that a recipe reads.
+
+  Raises:
+    ValueError: they are not stored, and what runs them.
+  """
+  try:
+    kept = evidence.read(recipes.read(recipe.evidence_of))
+  except evidence.Lacking as reason:
+    again = f'{launcher.command()} claims --run={recipe.evidence_of}'
+    raise ValueError(f'{reason}, which {recipe.name} reads; {again} makes it') from reason
+  say(f'{recipe.name} reads the runs of {recipe.evidence_of} of {kept.date}')
+  return kept.tables
 
 
 def describe(
@@ -329,7 +345,8 @@ def describe(
   for note in recipe.all_notes:
     print(textwrap.fill(note, 96, initial_indent='- ', subsequent_indent='  '))
   met = int(verdict['met'].sum())
-  print(f'\n{met} of {len(verdict)} met, {show_seconds(seconds)}. {page}, {drawings}')
+  where = f'{page}, {drawings}' if drawings.exists() else page
+  print(f'\n{met} of {len(verdict)} met, {show_seconds(seconds)}. {where}')
   return met == len(verdict)
 
 

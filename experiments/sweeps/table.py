@@ -6,6 +6,7 @@ Importing this module does not import TensorFlow.
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -153,6 +154,11 @@ def main_metric(frame: pd.DataFrame) -> str | None:
   """'accuracy' or 'mse', whichever the table has."""
   present = set(frame['metric'])
   return next((m for m in _MAIN_METRICS if f'test_{m}' in present), None)
+
+
+def setting_of(run: str) -> str:
+  """A setting's name: that of a run without its seed."""
+  return re.sub(r',?seed=\d+$', '', run)
 
 
 def over_seeds(frame: pd.DataFrame, metric: str, group: str = EVERYONE) -> pd.DataFrame:

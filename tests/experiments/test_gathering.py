@@ -8,6 +8,7 @@ import pytest
 
 from experiments.recipes import claims, evidence, gathering, measures, recipes, reproduce, verdicts
 from experiments.running import interruption
+from experiments.sweeps import table as sweep_table
 from tests.experiments import made_tables
 
 CIFAR = 'claims_silo_cifar10'
@@ -60,7 +61,7 @@ class Made:
       for name in only[part]:
         if self.stops_at == self.num_ran:
           raise interruption.Interrupted(2)
-        self.ran[part].add((reproduce.setting_of(name), configs[name].seed))
+        self.ran[part].add((sweep_table.setting_of(name), configs[name].seed))
     return self.finished()
 
   @property

@@ -12,8 +12,8 @@ from datasets import sources
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
 from experiments.folder.metrics import MetricTable
+from experiments.recipes import evidence, recipes, reproduce, verdicts
 from experiments.recipes import page as recipe_page
-from experiments.recipes import recipes, reproduce, verdicts
 from experiments.recipes.recipes import Comparison, Recipe, Selector, Value
 from experiments.running import interruption
 from experiments.sweeps import spent
@@ -232,6 +232,21 @@ def test_a_number_may_be_of_an_early_round(tmp_path):
   recipe = Recipe(name='a', title='A', parts={'p': ()},
                   comparisons=(Comparison(what='', better=early, worse=last),))  # fmt: skip
   assert recipe.early_rounds('p') == [10] and recipe.early_rounds('q') == []
+
+
+def test_a_table_of_stored_runs_takes_no_flags_and_says_what_runs_them(
+  tmp_path, monkeypatch, capsys
+):
+  """It needs no data, and a claim's recipe whose evidence is not there is named."""
+  table = next(recipe for recipe in RECIPES if recipe.evidence_of)
+  assert not recipes.missing_data(table, str(tmp_path))
+  arguments = ['reproduce', table.name, f'--output_dir={tmp_path / "out"}']
+  assert reproduce.main([*arguments, '--rounds=3']) == reproduce.EXIT_ERROR
+  assert f'--rounds=3: {table.name} reads the runs of' in capsys.readouterr().err
+  monkeypatch.setattr(evidence, 'FOLDER', tmp_path)
+  assert reproduce.main(arguments) == reproduce.EXIT_ERROR
+  assert f'claims --run={table.evidence_of} makes it' in capsys.readouterr().err
+  assert not (tmp_path / 'out').exists()
 
 
 def test_a_number_out_of_tolerance_is_off():
