@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from privacy import opt_out
 from privacy.plan import PrivacyPlan
 from privacy.selection import PrivateSelection
 from privacy.tuning import PrivateTuning
@@ -51,6 +52,18 @@ class PlanShare:
   silent_setting: str | None = None
   selection: PrivateSelection | None = None
   tuning: PrivateTuning | None = None
+
+
+def opting_out(config: Any, population: Population, fraction: float) -> np.ndarray:
+  """bool [K]: the clients who opt out, a fraction of all, the same in every use of a seed; public.
+
+  They are drawn from the group `opt_out_candidates` of the data set, or from all clients.
+
+  Raises:
+    ValueError: there are fewer candidates.
+  """
+  candidates = population.groups.get('opt_out_candidates')
+  return opt_out.choose_opted_out(config.seed, population.size, fraction, candidates)
 
 
 class Setup:

@@ -318,16 +318,25 @@ def read_of(recipe: str) -> set[tuple[str, str]]:
     for claim in verdicts.read()
     for judge in claim.judges
     if recipe in judge.recipes
-    for pair in _read_by(claim, judge, families)
+    for pair in _read_by(claim, judge, families, recipe)
   }
 
 
-def _read_by(claim: Claim, judge: Judge, families: Mapping[str, Any]) -> set[tuple[str, str]]:
+def _read_by(
+  claim: Claim, judge: Judge, families: Mapping[str, Any], recipe: str
+) -> set[tuple[str, str]]:
   assert claim.measure is not None
-  return evidence.used_by(
-    claim.measure, terms=families[judge.family]['terms'], values=judge.values,
-    cells=claim.tolerance or (),
-  )  # fmt: skip
+  prefixes = [
+    prefix for prefix, name in {'': judge.recipe, **judge.with_}.items() if name == recipe
+  ]
+  read = [
+    evidence.used_by(
+      claim.measure, terms=families[judge.family]['terms'], values=judge.values,
+      cells=claim.tolerance or (), prefix=prefix,
+    )
+    for prefix in prefixes
+  ]  # fmt: skip
+  return set().union(*read)
 
 
 def _without_runs(
@@ -413,7 +422,7 @@ def judge_again(names: Sequence[str] = ()) -> Again:
     what = claim.id if is_alone else f'{claim.id} ({judge.data})'
     reasons = [why_not[name] for name in judge.recipes if name in why_not]
     for name in (name for name in judge.recipes if name in kept):
-      for metric, group in sorted(_read_by(claim, judge, families) - kept[name].holds):
+      for metric, group in sorted(_read_by(claim, judge, families, name) - kept[name].holds):
         reasons.append(f'the evidence of {name} has no {metric} of {group}')
     if reasons:
       lacking['; '.join(reasons)].append(what)

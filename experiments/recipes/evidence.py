@@ -264,6 +264,7 @@ def used_by(
   terms: Mapping[str, Any],
   values: Mapping[str, Any],
   cells: Iterable[str] = (),
+  prefix: str = '',
 ) -> set[tuple[str, str]]:
   """The metrics, and of which group, that a measure may read, whatever the numbers.
 
@@ -272,6 +273,8 @@ def used_by(
     terms: named ones of its family.
     values: of its judge.
     cells: of a table.
+    prefix: what is read of the recipe whose parts are named 'PREFIX.part'; '' for the one whose
+      parts have no prefix.
   """
   bound = collections.defaultdict(list, {name: [value] for name, value in values.items()})
 
@@ -299,6 +302,8 @@ def used_by(
       walk(filled(thing))
     elif isinstance(thing, str):
       walk(terms.get(thing))
+    elif isinstance(thing, Mapping) and _prefix(thing.get('part')) not in (None, prefix):
+      return
     elif isinstance(thing, Mapping) and thing.get('rule') == 'table':
       found.update(measures.table_cells(thing, cells).values())
     elif isinstance(thing, Mapping) and isinstance(thing.get('part'), str):
@@ -313,7 +318,13 @@ def used_by(
         walk(one)
 
   walk(measure)
+  walk(values.get('beside', ()))
   return found
+
+
+def _prefix(part: Any) -> str | None:
+  """Of a term's part; None of what is no term."""
+  return part.rpartition('.')[0] if isinstance(part, str) else None
 
 
 def _mappings(thing: Any) -> Iterator[Mapping[str, Any]]:

@@ -339,8 +339,8 @@ def judge(
   """Applies a measure.
 
   Args:
-    measure: {'rule': ..., ...}; 'beside' lists terms that are said beside it and judge nothing,
-      {'what': words, 'of': term}.
+    measure: {'rule': ..., ...}; 'beside', and that of the judge's values, list terms that are said
+      beside it and judge nothing, {'what': words, 'of': term}.
     runs: of the recipe.
     relation: the claim's, unless the measure has its own.
     margin: likewise; one by data set is looked up by the value 'data_name', and is 0 where a
@@ -371,7 +371,7 @@ def judge(
     found = rules.together(findings, needed=measure.get('needed', 'all'))
     besides = [
       f'; {beside["what"]}: {rules.difference(runs.of(beside["of"]))}'
-      for beside in measure.get('beside', ())
+      for beside in (*measure.get('beside', ()), *runs.values.get('beside', ()))
     ]
     return dataclasses.replace(found, text=found.text + ''.join(besides))
   except (Impossible, ValueError) as error:

@@ -28,12 +28,24 @@ import numpy as np
 import tensorflow as tf
 
 from processes import common_settings as common
-from processes import trees
+from processes import setup, trees
 from processes.aggregation import MeanUpdate, loss_metrics, loss_report
+from processes.ditto import WOULD_OPT_OUT, WOULD_STAY
 from processes.local_training import LocalTrainer
 from processes.method import BuildSpec, FederatedMethod, Tree, assemble
 from processes.server_optimizers import ServerOptimizer
 from runtime.random_streams import Stream
+
+
+class Setup(setup.Setup):
+  """Who would opt out of privacy with FeO2: reported apart, and treated as all others."""
+
+  def groups(self):
+    fraction = self.config.would_opt_out_fraction
+    if not fraction:
+      return {}
+    would = setup.opting_out(self.config, self.population, fraction)
+    return {WOULD_OPT_OUT: would, WOULD_STAY: ~would}
 
 
 def build(spec: BuildSpec) -> FederatedMethod:

@@ -53,7 +53,6 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from privacy import opt_out
 from privacy.plan import AdaptiveClipping
 from privacy.sampling import FixedSizeCohorts
 from processes import common_settings as common
@@ -73,12 +72,7 @@ class Setup(setup.Setup):
   @functools.cached_property
   def opted_out(self) -> np.ndarray:
     """bool [K]; public."""
-    return opt_out.choose_opted_out(
-      self.config.seed,
-      self.population.size,
-      self.config.opt_out_fraction,
-      self.population.groups.get('opt_out_candidates'),
-    )
+    return setup.opting_out(self.config, self.population, self.config.opt_out_fraction)
 
   def groups(self):
     return {PRIVATE: ~self.opted_out, OPTED_OUT: self.opted_out}

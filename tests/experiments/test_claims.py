@@ -145,6 +145,7 @@ def test_measures_find_their_runs_in_the_tables_of_their_recipes(monkeypatch, tm
   groups = {'feo2': ('all', 'private', 'opted out')}.get(judged[0][1].family, ('all',))
   names = {j.values['metric'] for _, j in judged if 'metric' in j.values}
   names |= {metric for metric, _ in measures._COLUMNS.values()} if 'feo2' in name else set()
+  names |= {term['of']['metric'] for _, j in judged for term in j.values.get('beside', ())}
   names |= {'cluster_accuracy'} if 'rotated' in name else set()  # data with known clusters
   for recipe in map(
     recipes.read, sorted({name, *(x for _, j in judged for x in j.with_.values())})

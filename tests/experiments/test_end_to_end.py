@@ -184,6 +184,28 @@ def test_methods_run_through_flags(tmp_path, arguments):
 
 
 @pytest.mark.slow
+def test_reporting_who_would_opt_out_changes_no_number(tmp_path):
+  """All of DP-FedAvg's numbers stay, to the last bit; gaps of two groups come with them."""
+  flags = [
+    *SMALL[:3], '--method=ditto', '--privacy=client', '--noise_multiplier=1', '--delta=1e-2',
+    '--noise_key=rehearsal', '--clients_per_round=5', '--rounds=2',
+  ]  # fmt: skip
+  assert run(*flags, f'--output_dir={tmp_path}/plain') == 0
+  assert run(*flags, '--would_opt_out_fraction=0.2', f'--output_dir={tmp_path}/apart') == 0
+  (_, plain, privacy), (_, apart, with_groups) = (load(tmp_path / n) for n in ('plain', 'apart'))
+  metrics, gap = apart['metrics'], 'would_opt_out_minus_would_stay'
+  assert plain['metrics'].items() <= metrics.items()
+  assert {f'test_accuracy_{gap}', f'test_global_accuracy_{gap}'} <= metrics.keys()
+  assert not any(gap in name for name in plain['metrics'])
+  means = [
+    apart['metrics_by_group'][group]['test_accuracy_mean']
+    for group in ('would opt out', 'would stay')
+  ]
+  assert metrics[f'test_accuracy_{gap}'] == means[0] - means[1]
+  assert privacy == with_groups
+
+
+@pytest.mark.slow
 def test_silo_epsilons(tmp_path):
   budgets = tmp_path / 'budgets.csv'
   rows = [f'client_{k},{1 + k}' for k in range(10)]

@@ -414,6 +414,14 @@ def test_what_a_measure_reads(measure, values, read):
   assert evidence.used_by(measure, terms=terms, values=values, cells=cells) == read
 
 
+def test_each_recipe_of_a_claim_on_several_is_asked_for_its_own_metrics():
+  measure = {'left': {'part': 'feo2', 'metric': 'm'}, 'right': {'part': 'more.feo2', 'metric': 'n'}}
+  values = {'beside': [{'what': 'a control', 'of': {'part': 'control.ends', 'metric': 'k'}}]}
+  for prefix, metric in {'': 'm', 'more': 'n', 'control': 'k'}.items():
+    read = evidence.used_by(measure, terms={}, values=values, prefix=prefix)
+    assert read == {(metric, 'all')}, prefix
+
+
 @pytest.mark.slow
 def test_stored_verdicts_are_what_their_evidence_says(monkeypatch, stores):
   monkeypatch.undo()  # as it is judged for users

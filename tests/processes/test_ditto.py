@@ -1,6 +1,7 @@
 """Ditto: its end points, algorithm 1 in NumPy, its global solvers and its noise."""
 
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from privacy.plan import (
   local_steps_per_round,
 )
 from privacy.sampling import EveryClient
+from processes import setup
+from processes.ditto import process as ditto
+from processes.feo2 import process as feo2
 from runtime.random_streams import Stream
 from tests.processes import reference as numpy_loops
 from tests.processes import small_federation as small
@@ -124,6 +128,28 @@ def test_the_personal_learning_rate_is_the_clients_by_default():
   plan = NoPrivacy(cohorts=EVERYBODY)
   method = small.build('ditto', plan, DATA, hyperparameters={'client_learning_rate': 0.03})
   assert method.hyperparameters['personal_learning_rate'] == 0.03
+
+
+def test_who_would_opt_out_are_the_clients_who_do_with_feo2():
+  """With the same seed and candidates; without a fraction there are no such groups."""
+  candidates = np.arange(small.CLIENTS) % 2 == 0
+  population = setup.Population(
+    client_ids=[str(k) for k in range(small.CLIENTS)],
+    num_examples=DATA['num_examples'],
+    groups={'opt_out_candidates': candidates},
+  )
+  drawn = set()
+  for seed in range(8):
+    config = types.SimpleNamespace(seed=seed, opt_out_fraction=0.34, would_opt_out_fraction=0.34)
+    groups = ditto.Setup(config, population).groups()
+    of_feo2 = feo2.Setup(config, population).groups()
+    np.testing.assert_array_equal(groups['would opt out'], of_feo2['opted out'])
+    np.testing.assert_array_equal(groups['would stay'], of_feo2['private'])
+    assert groups['would opt out'].sum() == 2 and not np.any(groups['would opt out'] & ~candidates)
+    drawn.add(tuple(groups['would opt out']))
+  assert len(drawn) > 1
+  config.would_opt_out_fraction = 0.0
+  assert not ditto.Setup(config, population).groups()
 
 
 def test_clients_never_sampled_use_the_global_model(native):
