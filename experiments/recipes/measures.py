@@ -350,6 +350,8 @@ def judge(
   Returns:
     The finding; not judged where the runs do not allow it.
   """
+  said = (*measure.get('beside', ()), *runs.values.get('beside', ()))
+  runs = runs.set({'beside': ()})  # those of its values are said once, whatever it is made of
   try:
     if 'needs' in measure:
       premise = judge(measure['needs'], runs, relation=relation, margin=margin)
@@ -369,10 +371,7 @@ def judge(
         found = dataclasses.replace(found, text=f'{label}: {found.text}')
       findings.append(found)
     found = rules.together(findings, needed=measure.get('needed', 'all'))
-    besides = [
-      f'; {beside["what"]}: {rules.difference(runs.of(beside["of"]))}'
-      for beside in (*measure.get('beside', ()), *runs.values.get('beside', ()))
-    ]
+    besides = [f'; {beside["what"]}: {rules.difference(runs.of(beside["of"]))}' for beside in said]
     return dataclasses.replace(found, text=found.text + ''.join(besides))
   except (Impossible, ValueError) as error:
     return Finding(met=None, text=str(error))
