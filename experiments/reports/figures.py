@@ -184,8 +184,10 @@ def against_lambda(data: ReportData) -> Drawing | None:
   name = names[0]
   if (last[names].notna().sum(axis=1) <= 1).all():  # each method has its own, on one axis
     last = last.assign(**{name: last[names].bfill(axis=1).iloc[:, 0]})
-  budgets = [choosing.budget_in_words(data.runs[run].config) for run in last['run']]
-  words_of = zip(last['problem'], budgets, strict=True)
+  configs = [data.runs[run].config for run in last['run']]
+  budgets = map(choosing.budget_in_words, configs)
+  own = ['own lambdas' if config.silo_lambdas else '' for config in configs]
+  words_of = zip(last['problem'], budgets, own, strict=True)
   last = last.assign(asked=[', '.join(filter(None, words)) for words in words_of])
   chosen, caption = choosing.best_settings(
     data, last[last[name].notna()], ['method', 'asked', name]
