@@ -179,14 +179,15 @@ def against_lambda(data: ReportData) -> Drawing | None:
   """The metric against the strength of personalisation, local and FedAvg as end lines."""
   last = choosing.pooled(data)
   names = [n for n in data.setting_names if 'lambda' in n and last[n].nunique() > 1]
+  files = {n: last[n].map(lambda value: isinstance(value, str) and value != '') for n in names}
+  names = [n for n in names if not files[n].any()]
   if not names:
     return None
   name = names[0]
   if (last[names].notna().sum(axis=1) <= 1).all():  # each method has its own, on one axis
     last = last.assign(**{name: last[names].bfill(axis=1).iloc[:, 0]})
-  configs = [data.runs[run].config for run in last['run']]
-  budgets = map(choosing.budget_in_words, configs)
-  own = ['own lambdas' if config.silo_lambdas else '' for config in configs]
+  budgets = [choosing.budget_in_words(data.runs[run].config) for run in last['run']]
+  own = ['own lambdas' * any(given) for given in zip(*files.values(), strict=True)]
   words_of = zip(last['problem'], budgets, own, strict=True)
   last = last.assign(asked=[', '.join(filter(None, words)) for words in words_of])
   chosen, caption = choosing.best_settings(
