@@ -178,9 +178,9 @@ def _crowded(points: pd.DataFrame) -> pd.DataFrame:
 def against_lambda(data: ReportData) -> Drawing | None:
   """The metric against the strength of personalisation, local and FedAvg as end lines."""
   last = choosing.pooled(data)
-  names = [n for n in data.setting_names if 'lambda' in n and last[n].nunique() > 1]
-  files = {n: last[n].map(lambda value: isinstance(value, str) and value != '') for n in names}
-  names = [n for n in names if not files[n].any()]
+  about = [n for n in data.setting_names if 'lambda' in n]
+  files = {n: last[n].map(lambda value: isinstance(value, str) and value != '') for n in about}
+  names = [n for n in about if not files[n].any() and last[n].nunique() > 1]
   if not names:
     return None
   name = names[0]
