@@ -284,8 +284,16 @@ def test_own_lambdas_are_apart_from_common_ones(tmp_path):
   table = tmp_path / 'own.csv'
   table.write_text('silo,mtl_lambda\n' + ''.join(f'client_{k},2\n' for k in range(40)))
   for strength, own in itertools.product((0.1, 1.0), ({}, {'silo_lambdas': str(table)})):
-    make_run(tmp_path / f'{strength}-{bool(own)}', method='mr_mtl', base=0.2 if own else 0.3,
-             target_epsilon=1.0, num_clients=40, mtl_lambda=strength, **own, **PRIVATE)
+    make_run(
+      tmp_path / f'{strength}-{bool(own)}',
+      method='mr_mtl',
+      base=0.2 if own else 0.3,
+      target_epsilon=1.0,
+      num_clients=40,
+      mtl_lambda=strength,
+      **own,
+      **PRIVATE,
+    )
   drawing = report_figures.against_lambda(report_data.read([tmp_path]))
   assert drawing.data.groupby('panel')['strength'].apply(sorted).to_dict() == {
     'epsilon 1': [0.1, 1.0], 'epsilon 1, own lambdas': [0.1, 1.0]
