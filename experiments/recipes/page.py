@@ -67,7 +67,7 @@ def write(
     The page's path.
   """
   (folder / 'images').mkdir(parents=True, exist_ok=True)
-  pictures = _of_the_runs(recipe, folder)
+  pictures = _of_the_runs(recipe, folder) if recipe.evidence_of else []
   figures = _figures(recipe, drawings)
   for name in figures:
     target = folder / 'images' / f'{recipe.name}_{name}'
@@ -75,13 +75,14 @@ def write(
       with files.writing_atomically(target.with_suffix(suffix)) as temporary:
         shutil.copyfile((drawings / name).with_suffix(suffix), temporary)
     pictures.append(_picture(recipe, target.name))
+  of_others = _asked_for(recipes.read(recipe.evidence_of)) if recipe.evidence_of else []
   facts = [
     *_of_recipe(recipe, command),
     ('runs', f'those of [`{recipe.evidence_of}`]({recipe.evidence_of}.md), as they are stored')
     if recipe.evidence_of
     else ('time', show_seconds(seconds) + _machine(runs)),
     *(('cannot be had', sentence.replace('|', '/')) for sentence in missing),
-    *(('privacy', guarantee) for guarantee in _guarantees(runs)),
+    *(('privacy', guarantee) for guarantee in (*_guarantees(runs), *of_others)),
     *(('privacy of all runs', sentence) for sentence in spent),
   ]
   parts = [

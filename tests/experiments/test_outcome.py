@@ -86,7 +86,7 @@ def test_every_other_page_has_its_row_which_names_the_claims_against_its_message
 def test_messages_that_count_as_one_show_one_number():
   """And the page says that they do."""
   same = [message for message in OWN if message.same_as]
-  assert len(same) == 6
+  assert len(same) == 5
   for message in same:
     text = (verdicts.PAGE.parent / 'results' / f'{message.recipe}.md').read_text()
     numbers = {
@@ -94,7 +94,10 @@ def test_messages_that_count_as_one_show_one_number():
       for line in text.splitlines()
       if line.startswith((f'| {message.what} |', f'| {message.same_as} |'))
     }
-    assert max(numbers) - min(numbers) < 0.01, message
+    if message.recipe == 'feo2_table7_femnist_sample':  # a convolution's rounding grows
+      assert 0 < max(numbers) - min(numbers) < 0.01, message
+    else:
+      assert len(numbers) == 1, message
     assert f"rows are one number but for rounding, '{message.same_as}', and count as one" in text
   text = (verdicts.PAGE.parent / 'results' / 'feo2_table4.md').read_text()
   table = outcome.how_many(recipes.read('feo2_table4'), text)
@@ -107,6 +110,7 @@ def test_a_table_that_reads_the_evidence_of_another_recipe_shows_its_numbers(rec
   runs = recipes.read(recipe.evidence_of)
   assert all(len(runs.grid(part).seeds) >= 3 for part in runs.parts)
   page = (verdicts.PAGE.parent / 'results' / f'{recipe.name}.md').read_text()
+  assert re.search(r'\| privacy \| epsilon .*[0-9.]+ at delta 0.0001.* Adjacency: zero-out', page)
   verdict = reproduce.compare(recipe, evidence.read(runs).tables)
   shown = {row[0]: row for row in (line[2:-2].split(' | ') for line in page.splitlines())}
   for row in verdict.to_dict('records'):
