@@ -338,7 +338,8 @@ class ExperimentConfig:
     str,
     None,
     'CSV file with the columns silo and epsilon (and optionally delta), one row per '
-    'silo; instead of --target_epsilon.',
+    'silo; instead of --target_epsilon. With 2 to 6 different epsilons the silos of each are '
+    'reported apart.',
     Group.PRIVACY,
     privacy=('example',),
   )

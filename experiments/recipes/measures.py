@@ -24,6 +24,7 @@ Long because every form of a measure has its function here.
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ _FORMS = {
   'minus': set(), 'share': set(), 'mean': set(), 'at': {'of'}, 'by': {'terms'},
   'better_of': {'raw'}, 'worse_of': {'raw'}, 'part': _FIND,
 }  # fmt: skip
+_ORDERS = {'>': operator.gt, '>=': operator.ge, '<': operator.lt, '<=': operator.le}
 
 
 class Impossible(ValueError):
@@ -502,7 +504,7 @@ def _best_setting(measure, runs: Runs, relation: str, margin) -> Finding:
 
   def ordered(drawn: np.ndarray) -> bool:
     found = optima(drawn)
-    ends = found[0] > found[-1] if '>' in relation else found[0] < found[-1]
+    ends = _ORDERS[relation](found[0], found[-1])
     if not measure.get('monotone'):
       return ends
     steps = itertools.pairwise(found)

@@ -15,7 +15,7 @@ from experiments.config.experiment import ExperimentConfig, settings
 from experiments.folder import noise_keys
 from experiments.running import evaluation, hopeless, parts, references, wording
 from experiments.running.loading import TrainParts, for_workers, load_dataset
-from experiments.running.plans import build_plan, setup_of
+from experiments.running.plans import budget_groups, build_plan, setup_of
 from privacy import (
   accounting,
   calibration,
@@ -247,7 +247,8 @@ def prepared(
   """The data as the method needs them: pooled, or with the groups that it reports."""
   if not config.declaration.federated:
     return pool(dataset)
-  groups = {n: m for n, m in setup_of(config, dataset).groups().items() if m.any()}
+  groups = {**budget_groups(config, dataset), **setup_of(config, dataset).groups()}
+  groups = {name: members for name, members in groups.items() if members.any()}
   return dataclasses.replace(dataset, groups={**dataset.groups, **groups}) if groups else dataset
 
 

@@ -14,6 +14,8 @@ from privacy.correlated.cohorts import SeparatedCohorts
 from processes.setup import Population, Setup
 from runtime.noise_key import NoiseKey
 
+_MOST_BUDGET_GROUPS = 6
+
 
 def build_plan(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> plan.PrivacyPlan:
   """The privacy plan: calibrated to the target epsilon where one is given.
@@ -133,12 +135,7 @@ def _example_level(
   target: Any = config.target_epsilon
   delta: Any = config.delta
   if config.silo_epsilons is not None:
-    target, delta = silo_budgets.read_epsilons(
-      pathlib.Path(config.silo_epsilons),
-      dataset.client_ids,
-      config.delta,
-      left_out=dataset.left_out,
-    )
+    target, delta = _silo_budgets(config, dataset)
   smallest_target = None if target is None else float(np.min(target))
   share = setup_of(config, dataset).plan_share(smallest_target, float(np.min(delta)))
   common: dict[str, Any] = dict(
@@ -164,6 +161,37 @@ def _example_level(
     )
   return calibration.calibrate_example_level(
     target_epsilon=target, delta=delta, rounds=config.rounds, **common
+  )
+
+
+def budget_groups(
+  config: ExperimentConfig, dataset: datasets.FederatedDataset
+) -> dict[str, np.ndarray]:
+  """The silos of each epsilon of `--silo_epsilons`, bool [K] by name; none if all are alike.
+
+  Nor are there any where most silos have a budget of their own: the table of clients shows those.
+  """
+  if config.silo_epsilons is None:
+    return {}
+  epsilons, _ = _silo_budgets(config, dataset)
+  several = np.unique(epsilons)
+  if not 1 < len(several) <= _MOST_BUDGET_GROUPS:
+    return {}
+  return {
+    f'epsilon {np.format_float_positional(epsilon, trim="-")}': epsilons == epsilon
+    for epsilon in several
+  }
+
+
+def _silo_budgets(
+  config: ExperimentConfig, dataset: datasets.FederatedDataset
+) -> tuple[np.ndarray, np.ndarray]:
+  """(epsilons, deltas) of the silos, float64 [K] each."""
+  return silo_budgets.read_epsilons(
+    pathlib.Path(config.silo_epsilons),
+    dataset.client_ids,
+    config.delta,
+    left_out=dataset.left_out,
   )
 
 

@@ -407,6 +407,8 @@ def test_best_settings_over_budgets_and_their_curves():
   alike = _runs(tables={'mr_mtl': pd.concat([_curve(0.0, 1.0), _curve(0.0, 8.0)])},
                 values={'metric': 'test_mse'})  # fmt: skip
   assert not _judge(measure, alike).met
+  equal = {name: value for name, value in measure.items() if name != 'rank'}
+  assert _judge(equal, alike, relation='>=').met and not _judge(equal, alike).met
   turns = {'rule': 'turns', 'setting': 'mtl_lambda', 'of': 'mr_mtl', 'each': {'epsilon': [1.0]}}
   assert _judge(turns, runs, relation='<=', margin=0).met
   nearer = {'rule': 'nearer', 'setting': 'mtl_lambda', 'of': 'mr_mtl', 'to': 'goal',

@@ -219,6 +219,28 @@ def test_silo_epsilons(tmp_path):
     assert silo['epsilon'] == pytest.approx(1 + k, rel=1e-3) and silo['epsilon'] <= 1 + k
 
 
+@pytest.mark.slow
+def test_silos_of_few_budgets_are_reported_apart(tmp_path):
+  arguments = [a for a in MR_MTL if 'target' not in a and 'rounds' not in a]
+  found = {}
+  for name, epsilons in (('two', [2, 8.5]), ('each', range(1, 11)), ('one', [3])):
+    rows = [f'client_{k},{epsilons[k % len(epsilons)]}' for k in range(10)]
+    budgets = tmp_path / f'{name}.csv'
+    budgets.write_text('\n'.join(['silo,epsilon', *rows]))
+    flags = [*arguments, '--rounds=2', f'--silo_epsilons={budgets}']
+    assert run(*flags, f'--output_dir={tmp_path}/{name}') == 0
+    found[name] = load(tmp_path / name)
+  two = found['two'][1]['metrics_by_group']
+  assert set(two) == {'all', 'epsilon 2', 'epsilon 8.5'}
+  assert all(set(found[name][1]['metrics_by_group']) == {'all'} for name in ('each', 'one'))
+  table = pd.read_parquet(tmp_path / 'two' / 'metrics.parquet')
+  own = table[(table['split'] == 'test') & (table['metric'] == 'accuracy')]
+  own = own[own['client'].notna() & (own['round'] == 2)].set_index('client')['value']
+  for group, members in (('epsilon 2', range(0, 10, 2)), ('epsilon 8.5', range(1, 10, 2))):
+    mean = own[[f'client_{k}' for k in members]].mean()
+    assert two[group]['test_accuracy_mean'] == pytest.approx(mean, rel=1e-6)
+
+
 @pytest.mark.parametrize(
   'content,message',
   [
