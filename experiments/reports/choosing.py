@@ -124,6 +124,20 @@ def _of_middle_budgets(names: list[str], last: pd.DataFrame, most: int) -> list[
   return [name for name in names if name in kept]
 
 
+def lambda_files(data: ReportData, rows: pd.DataFrame) -> list[str]:
+  """The settings that are files of clients' own lambdas."""
+  return [
+    name
+    for name in data.setting_names
+    if 'lambda' in name and rows[name].map(lambda value: isinstance(value, str)).any()
+  ]
+
+
+def own_lambdas(rows: pd.DataFrame, files: list[str]) -> list[str]:
+  """'own lambdas' for each row that has them, '' for the others."""
+  return ['own lambdas' * given for given in (rows[files].fillna('') != '').any(axis=1)]
+
+
 def budget_in_words(config: ExperimentConfig) -> str:
   """How much privacy was asked for."""
   if config.privacy == 'none':

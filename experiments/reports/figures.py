@@ -178,17 +178,17 @@ def _crowded(points: pd.DataFrame) -> pd.DataFrame:
 def against_lambda(data: ReportData) -> Drawing | None:
   """The metric against the strength of personalisation, local and FedAvg as end lines."""
   last = choosing.pooled(data)
-  about = [n for n in data.setting_names if 'lambda' in n]
-  files = {n: last[n].map(lambda value: isinstance(value, str) and value != '') for n in about}
-  names = [n for n in about if not files[n].any() and last[n].nunique() > 1]
+  files = choosing.lambda_files(data, last)
+  names = [
+    n for n in data.setting_names if 'lambda' in n and n not in files and last[n].nunique() > 1
+  ]
   if not names:
     return None
   name = names[0]
   if (last[names].notna().sum(axis=1) <= 1).all():  # each method has its own, on one axis
     last = last.assign(**{name: last[names].bfill(axis=1).iloc[:, 0]})
   budgets = [choosing.budget_in_words(data.runs[run].config) for run in last['run']]
-  own = ['own lambdas' * any(given) for given in zip(*files.values(), strict=True)]
-  words_of = zip(last['problem'], budgets, own, strict=True)
+  words_of = zip(last['problem'], budgets, choosing.own_lambdas(last, files), strict=True)
   last = last.assign(asked=[', '.join(filter(None, words)) for words in words_of])
   chosen, caption = choosing.best_settings(
     data, last[last[name].notna()], ['method', 'asked', name]

@@ -97,10 +97,17 @@ def groups_along(data: ReportData) -> Drawing | None:
     return None
   along = max(counts, key=lambda name: counts[name])
   last = last[last[along].notna()]  # of the methods that have it
-  others = [name for name in data.setting_names if name != along and last[name].nunique() > 1]
+  files = choosing.lambda_files(data, last)
+  others = [
+    name
+    for name in data.setting_names
+    if name != along and name not in files and last[name].nunique() > 1
+  ]
   words = [
-    ', '.join(f'{symbol(n)} {text(v)}' for n, v in zip(others, row, strict=True))
-    for row in last[others].to_numpy()
+    ', '.join(
+      filter(None, [*(f'{symbol(n)} {text(v)}' for n, v in zip(others, row, strict=True)), own])
+    )
+    for row, own in zip(last[others].to_numpy(), choosing.own_lambdas(last, files), strict=True)
   ]
   frame = data.over_seeds(last.assign(panel=words), 'panel', 'group', 'metric', along)
   several = frame['metric'].nunique() > 1

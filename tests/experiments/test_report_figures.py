@@ -300,6 +300,25 @@ def test_own_lambdas_are_apart_from_common_ones(tmp_path):
   }  # fmt: skip
 
 
+def test_groups_with_own_lambdas_are_apart_from_those_with_common_ones(tmp_path):
+  """Else the mean of both would be drawn."""
+  own = tmp_path / 'own.csv'
+  own.write_text('silo,mtl_lambda\n')
+  values = {'common': 1.0, 'own': 2.0}
+  for strength, kind in itertools.product((0.1, 1.0, 10.0), values):
+    folder = tmp_path / f'{strength}-{kind}'
+    files = {'silo_lambdas': str(own)} if kind == 'own' else {}
+    make_run(folder, method='mr_mtl', target_epsilon=1.0, mtl_lambda=strength, **files, **PRIVATE)
+    table = pd.read_parquet(folder / 'metrics.parquet')
+    last = table[(table['round'] == 4) & (table['metric'] == 'mse_mean')]
+    groups_ = [last.assign(group=g, value=values[kind]) for g in ('epsilon 2', 'epsilon 8')]
+    pd.concat([table, *groups_]).to_parquet(folder / 'metrics.parquet')
+  frame = groups.groups_along(report_data.read([tmp_path])).data
+  assert frame.groupby('panel')['mean'].unique().map(list).to_dict() == {
+    '': [1.0], 'own lambdas': [2.0]
+  }  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_method_looks_the_same_in_all_figures(tmp_path):
   _lambdas(tmp_path)
