@@ -39,17 +39,23 @@ def build(spec: BuildSpec) -> FederatedMethod:
 
   See `ClusterModels` for the options and hyper-parameters of the clustering.
 
-  Server state: `clusters`, a model's leaves with a leading axis [G, ...]. Client state:
-  `cluster`, the last choice; the personal `model`; `started`, 1 once the client has a model
-  of its own to continue from; the attribute `mtl_lambda_factor` as in MR-MTL; with
-  example-level privacy the silo's privacy parameters.
+  Server state: `clusters`, a model's leaves with a leading axis [G, ...]; where silos go on alone,
+  `last_shared`, what the clusters were until then. Client state: `cluster`, the last choice; the
+  personal `model`; `started`, 1 once the client has a model of its own to continue from; the
+  attribute `mtl_lambda_factor` as in MR-MTL; with example-level privacy the silo's privacy
+  parameters.
   """
   after = spec.options['after_clustering']
   finetuning = {}
   if after == 'finetune':
     finetuning['finetune_start_round'] = spec.rounds_of('finetune_fraction')
+  alone = after in ('local', 'finetune')
   train = LocalTrainer(spec)
   clusters = ClusterModels(spec)
+
+  def as_shared(server):
+    # Who takes part late does not begin at what others have trained alone.
+    return Tree(server, clusters=server['last_shared']) if alone else server
 
   def shared(server, round_number):
     """Whether clients train their cluster's model in a round, not their own."""
@@ -62,10 +68,11 @@ def build(spec: BuildSpec) -> FederatedMethod:
     return clustering
 
   def client_update(server, client, data):
-    chosen = clusters.choose(server, client, data)
+    chosen = clusters.choose(as_shared(server), client, data)
     centre = clusters.model_of(server, chosen['cluster'])
     sharing = shared(server, server['round'])
-    start = trees.where(sharing | (client['started'] < 1), centre, client['model'])
+    first = clusters.model_of(as_shared(server), chosen['cluster'])
+    start = trees.where(sharing | (client['started'] < 1), first, client['model'])
     pull = tf.constant(0.0)
     if after == 'mr_mtl':
       mtl_lambda = server['hyperparameters']['mtl_lambda']
@@ -89,20 +96,28 @@ def build(spec: BuildSpec) -> FederatedMethod:
     return Tree(**report, **loss_report(statistics)), new_client
 
   def server_update(server, total):
-    new_server = Tree(server, clusters=clusters.updated(server, total))
+    updated = clusters.updated(server, total)
+    new_server = Tree(server, clusters=updated)
+    if alone:
+      sharing = shared(server, server['round'])
+      new_server['last_shared'] = trees.where(sharing, updated, server['last_shared'])
     return new_server, Tree(**loss_metrics(total), **clusters.metrics(total))
 
   def personal_model(server, client):
     # After a round of clustering the silo's released model is its cluster's.
-    centre = clusters.model_of(server, client['cluster'])
+    centre = clusters.model_of(as_shared(server), client['cluster'])
     shares = shared(server, server['round'] - 1) | (client['started'] < 1)
     return trees.where(shares, centre, client['model'])
+
+  def init_server(server):
+    start = clusters.init_server(server)
+    return Tree(start, last_shared=start['clusters']) if alone else start
 
   return assemble(
     spec,
     client_update=client_update,
     server_update=server_update,
-    init_server=clusters.init_server,
+    init_server=init_server,
     init_client=lambda server: Tree(
       **clusters.init_client(), model=server['model'], started=np.int32(0)
     ),

@@ -212,6 +212,33 @@ def test_preconditioned_finetuning_starts_at_the_clusters_model():
     np.testing.assert_allclose(found[k], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('after', ['local', 'finetune'])
+def test_who_was_absent_does_not_start_from_what_others_trained_alone(after):
+  data = small.regression_data(sizes=[8, 5, 2])
+  hyperparameters = {'finetune_start_round': 1.0} if after == 'finetune' else {}
+  run = _run(
+    'ifca_mr_mtl',
+    data,
+    0,
+    selections=1,
+    private=False,
+    num_clusters=1,
+    after_clustering=after,
+    hyperparameters=hyperparameters,
+  )
+  run.run(1, cohort=[0, 1])
+  shared = _clusters(run)[0]
+  run.run(2, cohort=[0, 1])
+  reference = numpy_loops.Reference(data)
+  errors = reference.x[2, :2] @ shared - reference.y[2, :2]
+  assert run.evaluate()['mse'][2] == pytest.approx(np.sum(errors**2), rel=1e-5)
+  run.run(1, cohort=[2])
+  expected = reference.sgd(shared, 2, 3, batch_size=4, learning_rate=0.1)
+  found = numpy_loops.parameter_vector(run.clients['model'])[2]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_an_unknown_second_stage_is_refused():
   data = small.regression_data()
   with pytest.raises(ValueError, match='after_clustering=ditto'):
