@@ -28,6 +28,12 @@ def test_page_has_all_sections_and_flags(name):
   assert ('README.md#optimisers-and-schedules' in flags) == shares
 
 
+@pytest.mark.parametrize('name', [n for n, m in METHODS.items() if m.setting('server_optimizer')])
+def test_limits_do_not_deny_the_shared_flags(name):
+  limits = _page(name).split('## Limits')[1].lower()
+  assert not re.search(r'\bno (server|client) (momentum|optimi[sz]er)|\bstep is plain', limits)
+
+
 def test_shared_flags_are_in_one_place():
   listed = re.findall(r'^\| (`--\w+`(?:, `--\w+`)*) \|', _page('README'), re.MULTILINE)
   found = re.findall(r'`--(\w+)`', ' '.join(listed))
