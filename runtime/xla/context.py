@@ -263,11 +263,16 @@ class XlaContext(tff.framework.SyncContext):
       return self._lowered.invoke(key, prog, how, parts, count)
     leaves, rows = stacked_parts(parts, count)
     cohort = executable.Cohort(rows=rows, settings=None, count=count, limit=None)
+    run = self._executable(key, prog)
     try:
-      return self._executable(key, prog)(leaves, cohort)
-    except interface.UnsupportedComputationError as error:
-      how.reasons.append(str(error))
+      result = run(leaves, cohort)
+    except lowered.NOT_TRACED as error:
+      refused = isinstance(error, interface.UnsupportedComputationError)
+      how.reasons.append(str(error) if refused else lowered.reason_of(error))
       return None
+    if run.serial_reason is not None and not how.serial_reasons:
+      how.serial_reasons.append(run.serial_reason)
+    return result
 
 
 class AsyncXlaContext(tff.framework.AsyncContext):

@@ -20,6 +20,8 @@ from runtime.xla import stages as stages_lib
 from runtime.xla.handed_on import HandedOn
 from runtime.xla.lowering import scope
 
+# What vectorising raises at an op that it does not foresee, and XLA's refusal.
+_NOT_VECTORISED = (NotImplementedError, TypeError, ValueError)
 _USABLE = 0.5  # Of the free memory: TensorFlow takes it in regions, each twice the last.
 
 
@@ -81,6 +83,7 @@ class Executable:
     self._statistics = statistics
     self._settings = settings
     self._updated = updated
+    self.serial_reason: str | None = None
     self._bucket = 0
     self._stages: Any = None
     self._functions: dict[Any, Any] = {}
@@ -101,6 +104,10 @@ class Executable:
         CLIENTS leaves [K, ...].
       cohort: who takes part.
 
+    A program that cannot be vectorised works on one client at a time, from its first call on;
+    `serial_reason` says why. (One that is lowered raises the error: its context keeps the reason
+    for all forms of its data.)
+
     Returns:
       The result's parts; CLIENTS leaves are [P, ...], the first `count` rows valid.
       The updated part, if any, is empty.
@@ -110,8 +117,15 @@ class Executable:
       MemoryError: it does not fit on the device.
       DeviceError: the device failed.
     """
-    with self._watched(cohort):
-      return self._run(parts, cohort)
+    try:
+      with self._watched(cohort):
+        return self._run(parts, cohort)
+    except _NOT_VECTORISED as error:
+      if self._is_lowered or self.block == 1:
+        raise
+      self.serial_reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+      self._clients_per_block, self._stages = 1, None
+    return self(parts, cohort)
 
   @contextlib.contextmanager
   def _watched(self, cohort: Cohort) -> Iterator[None]:

@@ -135,7 +135,9 @@ def _convert_if(pfor_input):
   results = [
     [_stack(o, True) for o in _convert(function, values, stacked)] for function in branches
   ]
-  chosen = tf.clip_by_value(tf.cast(index.t, tf.int32), 0, len(branches) - 1)
+  chosen = tf.cast(index.t, tf.int32)
+  # An index outside is the last branch's, a negative one, too.
+  chosen = tf.where((chosen < 0) | (chosen >= len(branches)), len(branches) - 1, chosen)
   outputs = results[0]
   for number, candidate in enumerate(results[1:], start=1):
     outputs = [
@@ -152,7 +154,10 @@ def _convert_call(pfor_input):
 
 
 def _function(pfor_input, attribute: str):
-  name = pfor_input.get_attr(attribute).name
+  return _function_of(pfor_input, pfor_input.get_attr(attribute).name)
+
+
+def _function_of(pfor_input, name: str):
   # pylint: disable-next=protected-access
   return pfor_input.op.graph._get_function(tf.compat.as_bytes(name))
 
@@ -311,6 +316,8 @@ class _Registry(dict):
     def convert(pfor_input):
       try:
         try:
+          if converter is None and (function := _function_of(pfor_input, key)) is not None:
+            return _inline(function, pfor_input.inputs)  # An op that is a function's name calls it.
           return (converter or _convert_lane_by_lane)(pfor_input)
         except pfor_lib.ConversionNotImplementedError:
           return _convert_lane_by_lane(pfor_input)

@@ -179,3 +179,61 @@ def test_an_op_whose_result_has_no_known_shape_is_named():
 
   with pytest.raises(ValueError, match=r'the op Where .*--runtime=native'):
     run(tf.constant([[1.0, 2.0], [0.0, 3.0]]))
+
+
+def test_an_index_outside_of_the_branches_is_the_last_ones():
+  def run(x, which):
+    return tf.switch_case(which, [lambda: x, lambda: -x, lambda: tf.constant(5.0)])
+
+  _compare(run, np.array([4.0, -3.0, 9.0], np.float32), np.array([-1, 3, 1]))
+
+
+def test_an_op_that_is_a_functions_name_is_a_call():
+  @tf.function(autograph=False, input_signature=[tf.TensorSpec([2])])
+  def squared(x):
+    return x * x
+
+  function = squared.get_concrete_function()
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [2]))
+  def run(x):
+    graph = tf.compat.v1.get_default_graph()
+    function.add_to_graph(graph)
+    (called,) = graph.create_op(function.name.decode(), [x], [tf.float32], name='called').outputs
+    return tf.ensure_shape(called, [2])
+
+  mapped = tff.federated_computation(
+    lambda x: tff.federated_map(run, x),
+    tff.FederatedType(run.type_signature.parameter, tff.CLIENTS),
+  )
+  context = runtime.XlaContext(clients_per_block=2)
+  x = np.array([[1.0, 2.0], [3.0, -4.0]], np.float32)
+  np.testing.assert_array_equal(context.invoke(mapped, list(x)), x * x)
+  assert context.explain(mapped).is_compiled and not context.lowering(mapped).serial_reasons
+
+
+@pytest.mark.slow
+def test_clients_whose_work_cannot_be_vectorised_go_one_by_one():
+  """A list that a loop reads has no form for several clients; nor has a value that grows."""
+
+  def read(x):
+    rows = tf.TensorArray(tf.float32, 3).unstack(x)
+    return tf.while_loop(
+      lambda i, _: tf.cast(i, tf.float32) < x[0], lambda i, t: (i + 1, t + rows.read(i)), (0, 1.0)
+    )[1]
+
+  type_ = tff.TensorType(np.float32, [3])
+  mapped = tff.federated_computation(
+    lambda server, nothing, x: tff.federated_map(tff.tensorflow.computation(read, type_), x),
+    [tff.FederatedType(np.float32, tff.SERVER)]
+    + [tff.FederatedType(t, tff.CLIENTS) for t in (tff.StructType([]), type_)],
+  )
+  x = np.array([[2.0, 5.0, 1.0], [0.0, 1.0, 1.0], [3.0, 7.0, 1.0]], np.float32)
+  expected = [8.0, 1.0, 12.0]
+  context = runtime.XlaContext(clients_per_block=2)
+  with tff.framework.get_context_stack().install(context):
+    assert mapped(0.0, [()] * 3, list(x)) == expected
+  assert context.explain(mapped).is_compiled
+  assert 'one at a time' in str(context.explain(mapped))
+  with runtime.create('xla', clients_per_block=2) as machine:
+    assert list(machine.evaluate(mapped, 0.0, None, machine.place(x))) == expected
