@@ -101,6 +101,33 @@ def test_stateless_numbers_are_tensorflows(block):
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('block', [1, 4])
+def test_stateless_numbers_that_are_not_made_of_bits_are_tensorflows(block):
+  def draws(seed):
+    return (
+      tf.random.stateless_categorical(tf.math.log([[0.5, 0.2, 0.3]]), 8, seed),
+      tf.random.stateless_truncated_normal([5], seed),
+      tf.random.stateless_parameterized_truncated_normal([5], seed, 0.0, 1.0, -1.0, 0.5),
+      tf.random.stateless_uniform([3], seed, dtype=tf.float64),
+      tf.random.stateless_normal([3], seed, dtype=tf.bfloat16),
+    )
+
+  type_ = tff.TensorType(np.int32, [2])
+  of_client = tff.tensorflow.computation(draws, type_)
+  all_clients = tff.federated_computation(
+    lambda seeds: tff.federated_map(of_client, seeds), tff.FederatedType(type_, tff.CLIENTS)
+  )
+  seeds = [np.array([k, 3 - k], np.int32) for k in range(_CLIENTS)]
+  context = runtime.XlaContext(clients_per_block=block)
+  with context:
+    found = all_clients(seeds)
+  assert 'XLA draws other numbers' in str(context.explain(all_clients))
+  for seed, ours in zip(seeds, found, strict=True):
+    for a, b in zip(ours, draws(seed), strict=True):
+      np.testing.assert_array_equal(a, b)
+
+
 def _order(prepare, rows=12):
   """In which order a client's elements 0, 1, ... are met, for two calls of two clients."""
   type_ = tff.SequenceType(np.int64)

@@ -7,7 +7,8 @@ seed draws from its seed, the number of the execution, the client's position and
 a program that is started again draws the same, but not the same as TFF's own runtime.
 
 *Stateless* ops are functions of their arguments, and give here what TensorFlow's kernels
-give; XLA's own kernels turn the same bits into other floats.
+give; XLA's own kernels turn the same bits into other floats. Those that are not made of
+bits here (categorical and truncated numbers, other types than float32) go to the host.
 """
 
 import math
@@ -216,7 +217,7 @@ def _stateless_v2(make):
 def _with_bits(interp, node, shape, key, counter, make, others):
   """Numbers of a draw's words, which come in whole blocks of four."""
   if _dtype(node).size > 4 and _dtype(node).is_floating:
-    raise NotLowered(f'stateless random numbers of type {_dtype(node).name}')
+    raise NotLowered(f'the op {node.op} of type {_dtype(node).name}')
   sizes = _sizes(interp, shape)
   known = [size for size in sizes if size is not None]
   varies = len(known) < len(sizes)
@@ -233,14 +234,14 @@ def _with_bits(interp, node, shape, key, counter, make, others):
 
 def _tf_uniform(node, raw):
   if _dtype(node) != tf.float32:
-    raise NotLowered(f'stateless uniform numbers of type {_dtype(node).name}')
+    raise NotLowered(f'the op {node.op} of type {_dtype(node).name}')
   return _unit(raw)
 
 
 def _tf_normal(node, raw):
   """Box-Muller over pairs, as in TensorFlow's `random_distributions.h`."""
   if _dtype(node) != tf.float32:
-    raise NotLowered(f'stateless normal numbers of type {_dtype(node).name}')
+    raise NotLowered(f'the op {node.op} of type {_dtype(node).name}')
   pairs = _unit(tf.reshape(raw, [-1, 2]))
   radius = tf.sqrt(-2.0 * tf.math.log(tf.maximum(pairs[:, 0], 1e-7)))
   angle = pairs[:, 1] * (2.0 * math.pi)
@@ -258,19 +259,30 @@ def _tf_int(node, raw, low, high):
   return low + tf.bitcast(raw % width, dtype)
 
 
+def _on_the_host(interp, node, inputs):
+  """An op which has a kernel of XLA's, with other numbers than TensorFlow's."""
+  del interp, inputs
+  raise NotLowered(f'the op {node.op}: XLA draws other numbers than TensorFlow')
+
+
 HANDLERS: dict[str, interpreter.Handler] = dict(
   Multinomial=_multinomial,
   NonDeterministicInts=_any_ints,
+  ParameterizedTruncatedNormal=_on_the_host,
   RandomShuffle=_shuffle,
   RandomStandardNormal=_drawn(_normal, _normal_of_words, 4),
   RandomUniform=_drawn(_uniform, _uniform_of_words, 1),
   RandomUniformInt=_drawn(_uniform_int, _uniform_int_of_words, 2),
+  StatelessMultinomial=_on_the_host,
+  StatelessParameterizedTruncatedNormal=_on_the_host,
   StatelessRandomNormal=_stateless(_tf_normal),
   StatelessRandomNormalV2=_stateless_v2(_tf_normal),
   StatelessRandomUniform=_stateless(_tf_uniform),
   StatelessRandomUniformInt=_stateless(_tf_int),
   StatelessRandomUniformIntV2=_stateless_v2(_tf_int),
   StatelessRandomUniformV2=_stateless_v2(_tf_uniform),
+  StatelessTruncatedNormal=_on_the_host,
+  StatelessTruncatedNormalV2=_on_the_host,
   Timestamp=lambda interp, node, inputs: [
     interp.scope.now() + 1e-6 * tf.cast(interp.session.next_draw(), tf.float64)
   ],
