@@ -5,7 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import activations, large_fills, long_sums, philox, products, row_maxima
+from runtime.xla import (
+  activations,
+  large_fills,
+  long_sums,
+  philox,
+  products,
+  row_maxima,
+  shifts,
+)
 
 
 def _sum(operation: tf.Operation) -> list[tf.Tensor] | None:
@@ -20,6 +28,10 @@ def _product(operation: tf.Operation) -> list[tf.Tensor] | None:
 
 def _activation(operation: tf.Operation) -> list[tf.Tensor] | None:
   return _alone(activations.taken(operation.type, list(operation.inputs)))
+
+
+def _shift(operation: tf.Operation) -> list[tf.Tensor] | None:
+  return _alone(shifts.taken(operation.type, list(operation.inputs)))
 
 
 def _random(operation: tf.Operation) -> list[tf.Tensor] | None:
@@ -46,6 +58,7 @@ _TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(philox.OPS, _random),
   **dict.fromkeys(row_maxima.OPS, _of_rows),
+  **dict.fromkeys(shifts.OPS, _shift),
 }
 
 

@@ -153,6 +153,13 @@ def _convert_call(pfor_input):
   return _inline(_function(pfor_input, 'f'), pfor_input.inputs)
 
 
+def _called_by_name(function, pfor_input):
+  """Converts an op whose type is a function's name, which calls it."""
+  if not hasattr(function, 'graph'):  # A Defun's, such as of `tf.nn.ctc_loss`.
+    raise NotImplementedError(f'the function {pfor_input.op_type} for several clients at once')
+  return _inline(function, pfor_input.inputs)
+
+
 def _function(pfor_input, attribute: str):
   return _function_of(pfor_input, pfor_input.get_attr(attribute).name)
 
@@ -317,7 +324,7 @@ class _Registry(dict):
       try:
         try:
           if converter is None and (function := _function_of(pfor_input, key)) is not None:
-            return _inline(function, pfor_input.inputs)  # An op that is a function's name calls it.
+            return _called_by_name(function, pfor_input)
           return (converter or _convert_lane_by_lane)(pfor_input)
         except pfor_lib.ConversionNotImplementedError:
           return _convert_lane_by_lane(pfor_input)

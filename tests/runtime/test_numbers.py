@@ -192,6 +192,42 @@ def test_slopes_of_activations_at_zero_and_nan(activation):
     np.testing.assert_allclose(found, [expected] * 2, rtol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', [np.int8, np.uint64])
+@pytest.mark.parametrize('draws', [False, True], ids=['as it is', 'lowered'])
+def test_shifts_by_any_number_of_bits(dtype, draws):
+  """Also by more bits than there are, and by fewer than none."""
+  bits = 8 * np.dtype(dtype).itemsize
+  counts = np.array([0, 1, bits - 1, bits, bits + 1, 100, 127], dtype)
+  if np.dtype(dtype).kind == 'i':
+    counts[-2:] = [-1, -100]
+  limits = np.iinfo(dtype)
+  numbers = np.array([limits.min, limits.max, 1, 7, 100], dtype)[:, np.newaxis]
+
+  def shifted(x, y):
+    return tf.bitwise.left_shift(x, y), tf.bitwise.right_shift(x, y)
+
+  types = [tff.TensorType(dtype, a.shape) for a in (numbers, counts)]
+
+  @tff.tensorflow.computation(*types)
+  def of_client(x, y):
+    draw = tf.random.uniform([]) if draws else 0.0
+    return *shifted(x, y), *shifted(x, counts), draw
+
+  of_clients = tff.federated_computation(
+    lambda x, y: tff.federated_map(of_client, (x, y)),
+    [tff.FederatedType(t, tff.CLIENTS) for t in types],
+  )
+  expected = [a.numpy() for a in shifted(numbers, counts)] * 2
+  for block in (1, 2):
+    context = runtime.XlaContext(clients_per_block=block)
+    with context:
+      found = of_clients([numbers] * 2, [counts] * 2)
+    assert context.explain(of_clients).is_compiled
+    for of_one in found:
+      same(expected, list(of_one)[:4])
+
+
 def test_the_largest_and_smallest_of_nobody():
   @tff.federated_computation(tff.FederatedType(np.uint64, tff.CLIENTS))
   def extremes(values):

@@ -188,6 +188,23 @@ def test_an_index_outside_of_the_branches_is_the_last_ones():
   _compare(run, np.array([4.0, -3.0, 9.0], np.float32), np.array([-1, 3, 1]))
 
 
+@pytest.mark.slow
+def test_a_loss_that_calls_a_function_by_its_name():
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [4, 1, 3]))
+  def loss(logits):
+    return tf.nn.ctc_loss(tf.constant([[1, 2]]), logits, [2], [4], blank_index=0)
+
+  mapped = tff.federated_computation(
+    lambda x: tff.federated_map(loss, x),
+    tff.FederatedType(loss.type_signature.parameter, tff.CLIENTS),
+  )
+  x = np.random.default_rng(0).normal(size=(2, 4, 1, 3)).astype(np.float32)
+  found = runtime.XlaContext(clients_per_block=2).invoke(mapped, list(x))
+  for one, logits in zip(found, x, strict=True):
+    expected = tf.nn.ctc_loss([[1, 2]], logits, [2], [4], blank_index=0)
+    np.testing.assert_allclose(one, expected, rtol=1e-5)
+
+
 def test_an_op_that_is_a_functions_name_is_a_call():
   @tf.function(autograph=False, input_signature=[tf.TensorSpec([2])])
   def squared(x):

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import activations, long_sums, products, row_maxima
+from runtime.xla import activations, long_sums, products, row_maxima, shifts
 from runtime.xla.lowering import datasets, interpreter, recurrence, sized_ops
 
 _Interpreter = interpreter.Interpreter
@@ -208,6 +208,11 @@ def _activation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   return [activations.taken(node.op, inputs)]
 
 
+def _shift(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  taken = shifts.taken(node.op, inputs)
+  return interp.op(node, inputs) if taken is None else [taken]
+
+
 def _of_rows(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if interp.session.bounds:
     return interp.op(node, inputs)
@@ -239,5 +244,6 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(row_maxima.OPS, _of_rows),
+  **dict.fromkeys(shifts.OPS, _shift),
   **sized_ops.HANDLERS,
 )
