@@ -44,6 +44,8 @@ class RunFolder:
     begun_by_other_code: whether it was begun by other code or packages; known from
       `record_environment` on.
     was_killed: whether rounds of it may be lost that have been run; known likewise.
+    noise_key_fingerprint: of the noise key with which its rounds were begun, None where there is
+      none; known likewise.
   """
 
   def __init__(self, config: ExperimentConfig):
@@ -56,6 +58,7 @@ class RunFolder:
     """
     self.config = config
     self.begun_by_other_code = self.was_killed = False
+    self.noise_key_fingerprint: str | None = None
     self.fingerprint = config.fingerprint
     self.begun = False
     self._is_new = False  # its files are ours alone
@@ -138,6 +141,7 @@ class RunFolder:
       record.get(name) and record[name] != value for name, value in code.items()
     )
     self.was_killed = bool(record.get('running'))
+    self.noise_key_fingerprint = record.get('noise_key_fingerprint')
     if self.was_killed and self.begun_by_other_code and self.config.privacy != 'none':
       raise ValueError(
         f'--output_dir={self.path} holds a private run that was killed under another version of '
@@ -163,16 +167,26 @@ class RunFolder:
         **code,
         'platform': platform.platform(),
         **facts,
-        **({'running': True} if self.begun else {}),
+        **self._of_rounds(),
       },
     )
 
-  def begin(self) -> None:
-    """Records that a round is being run, before anybody sees anything of it."""
+  def begin(self, noise_key_fingerprint: str | None = None) -> None:
+    """Records that a round is being run, before anybody sees anything of it.
+
+    Args:
+      noise_key_fingerprint: what tells the key from which the round is drawn from others.
+    """
     if not self.begun:
+      self.begun, self.noise_key_fingerprint = True, noise_key_fingerprint
       record = self.read_json('config.json') or {}
-      files.write_json(self.path / 'config.json', {**record, 'running': True})
-      self.begun = True
+      files.write_json(self.path / 'config.json', {**record, **self._of_rounds()})
+
+  def _of_rounds(self) -> dict[str, Any]:
+    """What config.json says once a round is being run."""
+    key = self.noise_key_fingerprint
+    known = {} if key is None else {'noise_key_fingerprint': key}
+    return {'running': True, **known} if self.begun else {}
 
   def rest(self) -> None:
     """Records that every round that was run is in the last checkpoint or the results."""

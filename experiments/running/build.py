@@ -60,6 +60,11 @@ class Experiment:
     return self.config.seed if secret is None else secret
 
   @property
+  def noise_key_fingerprint(self) -> str | None:
+    """What tells the noise key from others, and nothing about it; None without one."""
+    return None if self.noise_key is None else self.noise_key.fingerprint
+
+  @property
   def private(self) -> bool:
     """Whether anything is protected."""
     return self.config.privacy != 'none'

@@ -95,6 +95,11 @@ class Keeper:
       self._events = [events.EventWriter(f.path / 'tensorboard') for f in self._folders]
     return found
 
+  @property
+  def noise_keys(self) -> list[str | None]:
+    """The fingerprint of the key with which each folder's run was begun; None if not known."""
+    return [folder.noise_key_fingerprint for folder in self._folders]
+
   def last(self) -> Kept | None:
     """What was kept last of these runs, now or before they were resumed; None if nothing was."""
     is_theirs = self._saved_rounds is not None or all(f.resuming for f in self._folders)
@@ -114,8 +119,8 @@ class Keeper:
     """Records that a round is being run, before anything of it is shown or written."""
     self._begun = True
     self._rounds_run = max(self._rounds_run, round_)
-    for folder in self._folders:
-      folder.begin()
+    for run, folder in zip(self._runs, self._folders, strict=False):
+      folder.begin(run.noise_key_fingerprint)
 
   def wants_checkpoint(self, rounds_done: int, *, is_end: bool) -> bool:
     """Whether it is time for a checkpoint."""

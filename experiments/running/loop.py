@@ -8,7 +8,7 @@ what is shown of it and what becomes of its end.
 import math
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,8 @@ class Loop:
       self.clock.restore(found[0].facts['clock'])
     self._take_up(server, clients, found)
     if self.rounds_done < self._last:
+      # Also where no checkpoint is left, and what was released is begun again.
+      _check_keys(self.runs, self._keeper.noise_keys)
       self._keeper.reserve()
     self._caught.defer()
 
@@ -87,7 +89,7 @@ class Loop:
       server = checkpoints.restore(server, kept.arrays, 'server')
       self.rounds_done = kept.rounds
       if self.rounds_done < self._last:
-        _check_keys(self.runs, kept.facts)
+        _check_keys(self.runs, kept.facts.get('noise_keys') or [])
       server = self._population.with_noise_buffers(server)
     self._population.begin(server, clients, self.rounds_done, kept)
 
@@ -192,7 +194,8 @@ class Loop:
     self._collect()
     if not self._keeper.holds(self.rounds_done):
       with self.clock.pause():
-        facts = {'clock': self.clock.to_json(), 'noise_keys': _key_prints(self.runs)}
+        prints = [run.noise_key_fingerprint for run in self.runs]
+        facts = {'clock': self.clock.to_json(), 'noise_keys': prints}
         self._keeper.save(self.rounds_done, self.tables, self._population, facts)
 
   def privacy_report(self, index: int) -> dict[str, Any]:
@@ -279,21 +282,21 @@ def summary_of(loop: Loop, index: int, privacy: dict[str, Any]) -> dict[str, Any
   }
 
 
-def _key_prints(runs: Sequence[Experiment]) -> list[str | None]:
-  """What tells the runs' noise keys apart, and nothing about them."""
-  keys = [run.noise_key for run in runs]
-  return [None if key is None else key.fingerprint for key in keys]
+def _check_keys(runs: Sequence[Experiment], earlier: Sequence[str | None]) -> None:
+  """Refuses to run rounds with other noise than that with which the runs were begun.
 
-
-def _check_keys(runs: Sequence[Experiment], facts: Mapping[str, Any]) -> None:
-  """Refuses to go on with other noise than that which the rounds so far had."""
-  if facts.get('noise_keys') not in (_key_prints(runs), None):
-    config = runs[0].config
-    where = config.noise_key_file
-    raise ValueError(
-      f'--output_dir={config.output_dir} holds a run with another noise key'
-      + (f' than --noise_key_file={where}.' if where else '.')
-    )
+  Args:
+    runs: the experiments.
+    earlier: the fingerprint of the key of each, None where it is not known; empty for none.
+  """
+  for run, key in zip(runs, earlier, strict=False):
+    if key not in (None, run.noise_key_fingerprint):
+      where = run.config.noise_key_file
+      raise ValueError(
+        f'--output_dir={run.config.output_dir} holds a run with another noise key'
+        + (f' than --noise_key_file={where}' if where else ', which is gone')
+        + ': rounds that are run again with other noise cost privacy twice. Choose another folder.'
+      )
 
 
 def _each(callbacks: Sequence[Sequence[Callback]]) -> list[tuple[int, Callback]]:

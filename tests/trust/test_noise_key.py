@@ -4,6 +4,7 @@ import base64
 import functools
 import json
 import os
+import shutil
 import stat
 
 import numpy as np
@@ -330,6 +331,28 @@ def test_another_key_of_the_users_does_not_continue_a_run(tmp_path, fake_runs, m
     fake_runs(tmp_path / 'run', noise_key_file=str(paths[1]), resume=True)
   result, _ = fake_runs(tmp_path / 'run', noise_key_file=str(paths[0]), resume=True)
   assert result.summary['rounds'] == 6
+
+
+@pytest.mark.parametrize('kind', ['secret', 'file'])
+def test_rounds_of_which_no_checkpoint_is_left_are_not_run_with_other_noise(
+  tmp_path, fake_runs, kind
+):
+  keys = [{}, {}]
+  if kind == 'file':
+    for name, own in zip(('one', 'two'), keys, strict=True):
+      (tmp_path / name).write_text(NoiseKey.fresh().hex())
+      os.chmod(tmp_path / name, 0o600)
+      own['noise_key_file'] = str(tmp_path / name)
+  _, cohorts = fake_runs(tmp_path / 'run', **keys[0])
+  shutil.rmtree(tmp_path / 'run' / 'checkpoints')
+  for _ in range(2):
+    with pytest.raises(
+      ValueError, match='run again with other noise cost privacy twice'
+    ) as refused:
+      fake_runs(tmp_path / 'run', resume=True, **keys[1])
+    assert '\n' not in str(refused.value)
+  if kind == 'file':  # with its own key it releases the same again
+    assert fake_runs(tmp_path / 'run', resume=True, **keys[0])[1] == cohorts
 
 
 def test_a_sweep_gives_each_run_a_key_and_takes_none(tmp_path):
