@@ -20,6 +20,8 @@ cases' deltas add up, at most.
 
 A single run was set up beforehand. For others the composed loss distribution is beside epsilon:
 it holds if none was set up after looking at another's results.
+
+Long because a claim, its line in the file and how claims add up are read together.
 """
 
 import contextlib
@@ -83,6 +85,7 @@ class Claim:
     events: the event of each silo by its id; under '' that of every client.
     rounds: the rounds that the events are of.
     folder: where the run's results are.
+    settings: what tells runs with other settings apart; empty if that is not known.
   """
 
   run: str
@@ -94,6 +97,7 @@ class Claim:
   events: Mapping[str, dp_accounting.DpEvent]
   rounds: int
   folder: str = ''
+  settings: str = ''
 
   def __post_init__(self):
     if self.unit not in ('client', 'example'):
@@ -119,9 +123,10 @@ class Claim:
   def from_json(cls, value: Mapping[str, Any]) -> 'Claim':
     """Reads what `to_json` gave."""
     events = [_event_from_json(event) for event in value['events']]
-    names = {f.name for f in dataclasses.fields(cls)} - {'events', 'data'}
+    names = {f.name for f in dataclasses.fields(cls)} - {'events', 'data', 'settings'}
     return cls(
       **{name: value[name] for name in names},
+      settings=value.get('settings', ''),  # lines of earlier versions have none
       data=tuple(value['data']),
       events={silo: events[index] for silo, index in value['silos'].items()},
     )
@@ -186,10 +191,14 @@ class Ledger:
 
     Raises:
       BudgetError: that is more than the budget. Nothing is written then.
-      ValueError: the file is damaged, or the runs have no common neighbouring relation.
+      ValueError: the file is damaged, or the runs have no common neighbouring relation, or another
+        run had the same noise.
     """
     with self._locked() as file:
-      together = self._compose(self._read(file), claim)
+      states = self._read(file)
+      if claim.run in states:
+        states[claim.run].check_same(claim, self.path)
+      together = self._compose(states, claim)
       if epsilon is not None and together.epsilon > epsilon:
         raise BudgetError(
           f'--ledger_epsilon={epsilon:g} would be passed: with this run it is {together}, by the '
@@ -315,6 +324,21 @@ class _State:
       self._spent = claim
     if kind == ENDED:
       self._ended = True
+
+  def check_same(self, claim: Claim, path: pathlib.Path) -> None:
+    """Refuses a claim of another run under this one's identity, that of its noise key.
+
+    Two such runs have the same noise, which cancels in what they release: no composition covers it.
+    """
+    earlier = self._reserved or self._spent
+    if earlier is None or not (earlier.settings and claim.settings):
+      return
+    if (earlier.settings, earlier.data) != (claim.settings, claim.data):
+      raise ValueError(
+        f'--ledger={path} holds another run with this noise key, with other settings or data'
+        + (f' (in {earlier.folder})' if earlier.folder else '')
+        + ': the noise of both is the same, and cancels. A key is for one run; make another.'
+      )
 
   def counted(self, is_running: Callable[[str], bool]) -> Claim | None:
     """What counts of the run: its reservation while it goes on, then what it has spent."""

@@ -88,8 +88,8 @@ def describe(config: ExperimentConfig) -> dict[str, str]:
       'kind': 'file',
       'path': str(config.noise_key_file),
       'text': f'The noise key is in {config.noise_key_file}, which is not part of the results. The '
-      'guarantee holds against those who do not have that file; another run with it on other data '
-      'would have the same noise.',
+      'guarantee holds against those who do not have that file, and for one run: any other with it '
+      'has the same noise, which cancels in what both release.',
     }
   return {
     'kind': 'secret',

@@ -56,10 +56,7 @@ class Keeper:
     """
     self._runs = runs
     self._guarantors = guarantors(runs)
-    self.spendings = [
-      Spending(run, None if folder is None else folder.path)
-      for run, folder in itertools.zip_longest(runs, folders)
-    ]
+    self.spendings = [Spending(run, folder) for run, folder in itertools.zip_longest(runs, folders)]
     self._folders = folders
     self._store = store
     self._with_events = with_events

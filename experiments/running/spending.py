@@ -8,6 +8,7 @@ from typing import Any
 import datasets
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
+from experiments.folder.results import RunFolder
 from experiments.running import wording
 from experiments.running.build import Experiment
 from privacy import ledger
@@ -17,10 +18,13 @@ from privacy.plan import ClientLevelPrivacy, ExampleLevelPrivacy, PrivacyPlan
 class Spending:
   """One run's lines in the ledger; without `--ledger` nothing happens."""
 
-  def __init__(self, experiment: Experiment, folder: pathlib.Path | None):
+  def __init__(self, experiment: Experiment, folder: RunFolder | None):
     config = experiment.config
     self._experiment = experiment
-    self._folder = '' if folder is None else str(folder.resolve())
+    self._run_folder = folder
+    self._folder = '' if folder is None else str(folder.path.resolve())
+    # The folder's are those with which the run was begun, maybe by an earlier version.
+    self._settings = config.fingerprint if folder is None else folder.fingerprint
     self._reserved = False
     self._book = None
     if config.ledger is not None:
@@ -53,9 +57,12 @@ class Spending:
   def _claim(self, rounds: int) -> ledger.Claim:
     experiment = self._experiment
     assert experiment.noise_key is not None  # the configuration has been checked
+    run = experiment.noise_key.fingerprint
+    if self._run_folder is not None:  # a finished run's key is deleted
+      run = self._run_folder.noise_key_fingerprint or run
     return claim_of(
       experiment.config, experiment.dataset, experiment.plan, rounds,
-      run=experiment.noise_key.fingerprint, folder=self._folder,
+      run=run, folder=self._folder, settings=self._settings,
     )  # fmt: skip
 
 
@@ -67,8 +74,9 @@ def claim_of(
   *,
   run: str,
   folder: str = '',
+  settings: str = '',
 ) -> ledger.Claim:
-  """What so many rounds of a private run spend."""
+  """What so many rounds of a private run spend; see `ledger.Claim`."""
   if isinstance(plan, ExampleLevelPrivacy):
     events = dict(zip(dataset.client_ids, plan.event(rounds), strict=True))
     delta = plan.common_delta
@@ -87,6 +95,7 @@ def claim_of(
     events=events,
     rounds=rounds,
     folder=folder,
+    settings=settings,
   )
 
 

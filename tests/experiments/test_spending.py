@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 
@@ -10,6 +11,7 @@ from experiments.folder import files
 from experiments.running import interruption, loop, runner
 from privacy import accounting
 from privacy.ledger import BudgetError
+from runtime.noise_key import NoiseKey
 from tests.experiments import fakes
 
 
@@ -113,6 +115,27 @@ def test_runs_are_recorded_and_composed(tmp_path):
   kinds = [line['kind'] for line in lines(book)]
   assert kinds[0] == 'reserved' and kinds[-1] == 'ended' and set(kinds[1:3]) == {'spent'}
   assert 'noise_key' not in book.read_text()
+
+
+def test_a_finished_run_that_is_opened_again_is_no_further_run(tmp_path):
+  book = str(tmp_path / 'ledger')
+  first = run(tmp_path / 'a', ledger=book)
+  assert run(tmp_path / 'a', ledger=book, resume=True).privacy == first.privacy
+  assert {line['run'] for line in lines(tmp_path / 'ledger')} == {
+    lines(tmp_path / 'ledger')[0]['run']
+  }
+
+
+def test_a_key_of_the_users_is_for_one_run(tmp_path):
+  key, book = tmp_path / 'key', str(tmp_path / 'ledger')
+  key.write_text(NoiseKey.fresh().hex())
+  os.chmod(key, 0o600)
+  own = dict(ledger=book, noise_key_file=str(key))
+  first = run(tmp_path / 'a', **own)
+  with pytest.raises(ValueError, match='another run with this noise key'):
+    run(tmp_path / 'b', **own, clients_per_round=2)
+  assert not (tmp_path / 'b' / 'metrics.parquet').exists()
+  assert run(tmp_path / 'c', **own).privacy['ledger'] == first.privacy['ledger']
 
 
 @pytest.mark.slow

@@ -124,6 +124,34 @@ def test_a_running_run_counts_whole_and_a_killed_one_what_it_recorded(tmp_path):
   assert book.composition(asked).epsilon == pytest.approx(_same_steps(rounds=31), rel=1e-6)
 
 
+def test_a_key_that_another_run_had_is_refused(tmp_path):
+  """With its noise the two would not compose: it cancels in their difference."""
+  book = Ledger(tmp_path / 'ledger')
+  first = claim('key', settings='one', folder='a')
+  book.reserve(first)
+  book.record(first, ended=True)
+  before = (tmp_path / 'ledger').read_bytes()
+  for other in (
+    claim('key', settings='two', folder='b'),
+    claim('key', settings='one', folder='b', data=('other',)),
+  ):
+    with pytest.raises(
+      ValueError, match=r'holds another run with this noise key.*\(in a\)'
+    ) as refused:
+      book.reserve(other)
+    assert '\n' not in str(refused.value)
+  assert (tmp_path / 'ledger').read_bytes() == before
+  # The same run again, in any folder, is no other; nor is one of which less is known.
+  assert book.reserve(dataclasses.replace(first, folder='b')).runs == 1
+  assert book.reserve(dataclasses.replace(first, settings='')).runs == 1
+
+
+def test_lines_of_earlier_versions_are_read():
+  line = claim('a').to_json()
+  del line['settings']
+  assert Claim.from_json(line) == claim('a')
+
+
 def test_silos_compose_by_themselves(tmp_path):
   """Their data are disjoint: the largest sum over the runs, never a sum over silos."""
   book = Ledger(tmp_path / 'ledger')
