@@ -41,8 +41,9 @@ took part. The guarantee is the same: both divisors are public.
 
 Formal guarantee: the sequence of global models and clipping norms protects each *private*
 client, (epsilon, delta) as `privacy.plan.ClientLevelPrivacy` with `num_opted_out` accounts
-for it, under adding or removing that client. Opted-out clients have no guarantee. Personal
-models stay on their clients (joint privacy).
+for it, under zero-out: that client contributes nothing, and the number of clients is public, as
+N_p follows from it. Opted-out clients have no guarantee. Personal models stay on their clients
+(joint privacy).
 
 End points: r = 1 without opt-outs is DP-FedAvg; everybody opted out and an infinite clip
 is FedAvg.

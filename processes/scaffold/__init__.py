@@ -31,6 +31,8 @@ METHOD = Method(
     'Clients send the change of their control variate beside that of their model: both are clipped '
     'together and noised as one vector, so that one Gaussian mechanism a round covers them. The '
     'control variates themselves stay on the clients.',
+    'The largest number of examples of any client is taken to be public: the scale of what clients '
+    'send of their control variates follows from it.',
   ),
   check=check,
 )

@@ -18,9 +18,10 @@ Privacy. Twice as much is sent as in FedAvg, and both halves depend on the clien
   and it gets one draw of Gaussian noise z S on every coordinate. That is one Gaussian mechanism
   with noise multiplier z, as in DP-FedAvg, and the plan is the same. (Each half clipped to S
   by itself would move the sum by sqrt(2) S: the plan's epsilon would be wrong.) The unit
-  u = eta * (steps of a client whose rows are all examples) is public; it brings both halves to
-  the same scale. |S| / N is the expected q. c_i is made of x, c and the client's own data and never
-  leaves it. The noise of c adds up over the rounds.
+  u = eta * (steps of a client whose rows are all examples) brings both halves to the same scale. It
+  follows from the largest client's number of examples, which is public: the statement says so.
+  |S| / N is the expected q. c_i is made of x, c and the client's own data and never leaves it. The
+  noise of c adds up over the rounds.
 - `--privacy=example`: a silo's steps are DP-SGD, to which c - c_i is added after the noise.
   c_i+ is a function of y_i, x, c, the rate and the public number of steps, so that all that is
   sent is post-processing of the steps that the plan accounts for.

@@ -1,10 +1,12 @@
 """SCAFFOLD: the paper's algorithm, its limits, and what one client can move."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
+import processes
 import runtime
 from experiments import ExperimentConfig
 from privacy import plan, sampling
@@ -147,6 +149,29 @@ def test_one_client_moves_the_sum_of_both_halves_by_the_clip(native, rounds_befo
   halves = [np.linalg.norm(model - model_less), np.linalg.norm(control - control_less)]
   assert min(halves) > 0.2 * clip  # neither is nothing
   np.testing.assert_allclose(np.hypot(*halves), clip, rtol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['scaffold', 'fedavg'])
+def test_the_statement_says_where_the_largest_clients_size_is_released(native, name):
+  """The unit of the control variates follows from it: the others' records scale with it."""
+  sent = []
+  for rows in (8, 24):  # of a client who takes no part
+    data = small.regression_data(sizes=[4, 4, rows], clients=3, rows=rows)
+    for part in ('x', 'y'):
+      data[part][:2] = 0.5
+      data[part][:2, 4:] = 0.0
+    cohorts = sampling.PoissonCohorts(3, 0.5)
+    privacy = dataclasses.replace(_client_level(0.05), cohorts=cohorts)
+    run = small.Simulation(
+      native, small.build(name, privacy, data, batch_size=4), data,
+      hyperparameters={'client_learning_rate': RATE, 'noise_multiplier': 0.0},
+    )  # fmt: skip
+    run.round([0, 1])
+    sent.append(small.flat(run.server['model']))
+  depends = not np.array_equal(*sent)
+  said = ' '.join(processes.METHODS[name].privacy_notes)
+  assert depends == ('largest number of examples' in said)
 
 
 @pytest.mark.slow
