@@ -2,8 +2,12 @@
 
 import os
 import pathlib
+from typing import TYPE_CHECKING
 
 from datasets import dataframe, federated
+
+if TYPE_CHECKING:
+  import pandas as pd
 
 
 def load(
@@ -42,7 +46,7 @@ def load(
   if not path.is_file():
     raise FileNotFoundError(f'--dataset={file}: there is no file {path.resolve()}.')
   try:
-    table = pd.read_csv(path) if path.suffix == '.csv' else pd.read_parquet(path)
+    table = _read_csv(path) if path.suffix == '.csv' else pd.read_parquet(path)
   except Exception as error:  # pandas and pyarrow raise many kinds
     said = ' '.join(str(error).split())
     raise ValueError(f'--dataset={file} cannot be read: {said}') from error
@@ -72,3 +76,26 @@ def load(
     )
   except ValueError as error:
     raise ValueError(f'--dataset={file}: {error}') from error
+
+
+def _read_csv(path: pathlib.Path) -> 'pd.DataFrame':
+  """A CSV file as a table of its own columns.
+
+  Raises:
+    ValueError: what pandas would make sense of in silence: a name that is there twice, whose second
+      column it numbers (of a target that would be a feature), and rows of more values than
+      there are names, whose first values it takes for names of rows, so that all names move.
+  """
+  import pandas as pd
+
+  table = pd.read_csv(path)
+  names = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna()
+  twice = names[names.duplicated()]
+  if len(twice):
+    raise ValueError(
+      f'The table has the column {twice.iloc[0]!r} more than once; rename or drop it.'
+    )
+  if not isinstance(table.index, pd.RangeIndex):
+    more = len(table.columns) + table.index.nlevels
+    raise ValueError(f'Its rows have {more} values, and its first line {len(table.columns)} names.')
+  return table

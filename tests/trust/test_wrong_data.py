@@ -16,6 +16,12 @@ _TEXT = {
   'latin': (GOOD.replace('a', 'caf\xe9').encode('latin1'), {}, "codec can't decode"),
   'utf16': (GOOD.encode('utf-16'), {}, "codec can't decode"),
   'ragged': ('silo,x,y\na,1,2\nb,1\nc,1,2,3,4\n', {}, 'Expected 3 fields in line 4, saw 5'),
+  'a_name_twice': (GOOD.replace('x,y', 'y,y'), {}, "has the column 'y' more than once"),
+  'more_values_than_names': (
+    GOOD.replace('\n', ',7\n').replace('y,7', 'y'),
+    {},
+    'rows have 4 values',
+  ),
   'open_quote': ('silo,x,y\n"a,1,2\nb,3,4\n', {}, 'EOF inside string'),
   'semicolons': (GOOD.replace(',', ';'), {}, "separated by ';'; save it with commas"),
   'tabs': (GOOD.replace(',', '\t'), {}, "separated by '\\t'; save it with commas"),
