@@ -154,16 +154,30 @@ def analyse(recipe: Recipe, drawings: pathlib.Path) -> dict[str, pd.DataFrame]:
   return {'analysis': pd.DataFrame(rows).assign(group=EVERYONE)}
 
 
-def compare(recipe: Recipe, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def compare(
+  recipe: Recipe, tables: Mapping[str, pd.DataFrame], *, left_out: list[str] | None = None
+) -> pd.DataFrame:
   """A verdict for each number.
+
+  Args:
+    recipe: which.
+    tables: of its runs, or of its analysis.
+    left_out: takes a sentence for each number that the runs have not, which has no row then.
 
   Returns:
     A row each, with the paper's number as `expected` (NaN for a comparison), our mean over
     the seeds and its deviation.
+
+  Raises:
+    ValueError: a number that the runs have not, without `left_out`.
   """
   rows = []
   for value in recipe.values:
-    found = value.selector.find(tables)
+    try:
+      found = value.selector.find(tables)
+    except ValueError as reason:
+      _leave_out(left_out, value.what, reason)
+      continue
     difference = found.mean - value.expected
     rows.append(
       {
@@ -179,7 +193,11 @@ def compare(recipe: Recipe, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
       }
     )
   for comparison in recipe.comparisons:
-    better, worse = comparison.better.find(tables), comparison.worse.find(tables)
+    try:
+      better, worse = comparison.better.find(tables), comparison.worse.find(tables)
+    except ValueError as reason:
+      _leave_out(left_out, comparison.what, reason)
+      continue
     sign = 1.0 if sweep_table.is_better_high(comparison.better.metric) else -1.0
     gap = sign * (better.mean - worse.mean)
     rows.append(
@@ -197,6 +215,12 @@ def compare(recipe: Recipe, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
       }
     )
   return pd.DataFrame(rows, columns=list(_COLUMNS))
+
+
+def _leave_out(left_out: list[str] | None, what: str, reason: ValueError) -> None:
+  if left_out is None:
+    raise reason
+  left_out.append(f'{what}: {reason}')
 
 
 def verdict_lines(verdict: pd.DataFrame) -> list[str]:
@@ -299,7 +323,9 @@ def describe(
   drawings = output / 'report'
   seconds = _seconds(output)
   missing = cannot_be_had(recipe, output)
-  verdict = compare(recipe, tables)
+  # Other rounds, say, than the recipe's need not have all numbers: that costs no finished runs.
+  left_out: list[str] = []
+  verdict = compare(recipe, tables, left_out=left_out if extra else None)
   with files.writing_atomically(output / 'verdict.csv') as temporary:
     verdict.to_csv(temporary, index=False)
   changed = f'With {" ".join(extra)}: these are not the settings of the recipe.' if extra else ''
@@ -311,8 +337,8 @@ def describe(
       'source': recipe.source,
       'command': command,
       'seconds': seconds,
-      'met': bool(verdict['met'].all()),
-      'cannot_be_had': missing,
+      'met': bool(verdict['met'].all()) and not left_out,
+      'cannot_be_had': [*missing, *left_out],
       'numbers': json.loads(verdict.to_json(orient='records')),
     },
   )
@@ -328,26 +354,29 @@ def describe(
     report.write(
       folders, drawings, title=f'{recipe.title} ({recipe.paper}, {recipe.source}). {changed}',
       verdict=verdict,
-      notes=[*recipe.all_notes, *(f'Cannot be had: {sentence}' for sentence in missing)],
+      notes=[*recipe.all_notes, *(f'Cannot be had: {one}' for one in (*missing, *left_out))],
     )  # fmt: skip
     spent = spent_by.together(runs)
     files.write_json(output / 'spent.json', {'together': spent})
   for folder in filter(None, (page_dir, output)):
     page = recipe_page.write(
       folder, recipe, verdict, command=command, seconds=seconds, runs=runs,
-      drawings=drawings, tables=tables, changed=changed, spent=spent, missing=missing,
+      drawings=drawings, tables=tables, changed=changed, spent=spent,
+      missing=[*missing, *left_out],
     )  # fmt: skip
   print(f'\n{recipe.title}\n{recipe.paper}, {recipe.source}. {changed}\n')
   print('\n'.join(verdict_lines(verdict)))
   for sentence in missing:
     print(textwrap.fill(f'Cannot be had, as expected: {sentence}', 100))
+  for sentence in left_out:
+    print(textwrap.fill(f'Not compared: {sentence}', 100))
   print(*spent, sep='\n')
   for note in recipe.all_notes:
     print(textwrap.fill(note, 96, initial_indent='- ', subsequent_indent='  '))
   met = int(verdict['met'].sum())
   where = f'{page}, {drawings}' if drawings.exists() else page
   print(f'\n{met} of {len(verdict)} met, {show_seconds(seconds)}. {where}')
-  return met == len(verdict)
+  return met == len(verdict) and not left_out
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Recipes: they can be read, their numbers can be found, and verdicts are right."""
 
+import dataclasses
 import functools
 import json
 import re
@@ -284,6 +285,27 @@ def test_an_unknown_recipe_is_refused_with_the_nearest(capsys):
 
 
 @pytest.mark.slow
+def test_a_changed_recipe_without_one_of_the_numbers_compares_the_others(tmp_path, capsys):
+  there = Selector(part='p', metric='test_mse', where={'mtl_lambda': 1.0})
+  recipe = Recipe(
+    name='a', title='A', paper='none', source='Table 0', analysis='any', values=(
+      Value(what='there', selector=there, expected=0.32, tolerance=0.03),
+      Value(what='early', selector=dataclasses.replace(there, metric='test_mse@210'),
+            expected=0.32, tolerance=0.03),
+    ),
+  )  # fmt: skip
+  with pytest.raises(ValueError, match=r'0 settings of part p match .* with test_mse@210'):
+    reproduce.describe(recipe, {'p': TABLE}, output=tmp_path, command='c')
+  assert not reproduce.describe(
+    recipe, {'p': TABLE}, output=tmp_path, command='c', extra=['--rounds=50']
+  )
+  out = ' '.join(capsys.readouterr().out.split())
+  assert '1 of 1 met' in out and 'Not compared: early: 0 settings of part p match' in out
+  kept = json.loads((tmp_path / 'verdict.json').read_text())
+  assert not kept['met'] and len(kept['cannot_be_had']) == 1
+  assert 'early: 0 settings of part p' in (tmp_path / 'a.md').read_text()
+
+
 def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(recipes, 'FOLDER', tmp_path)
   (tmp_path / 'tiny.flags').write_text(
