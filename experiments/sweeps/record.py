@@ -123,9 +123,11 @@ def take(path: pathlib.Path, grid: Grid, resume: bool, how: How = _DEFAULT) -> b
     record['base'] = {n: v for n, v in record['base'].items() if not continuing.may_differ(n)}
   for part in ('base', 'axes', 'seeds'):
     if earlier[part] != now[part]:
+      before, asked = _differing(earlier[part], now[part])
+      what = {'base': 'its base has', 'axes': 'its axes are', 'seeds': 'its seeds are'}[part]
       raise ValueError(
-        f'--output_dir={path} holds another sweep: its {part} are {_show(earlier[part])}, '
-        f'not {_show(now[part])}. Choose another folder.'
+        f'--output_dir={path} holds another sweep: {what} {_show(before)}, not {_show(asked)}. '
+        'Choose another folder.'
       )
   if not resume:
     raise ValueError(
@@ -167,6 +169,15 @@ def leave(path: pathlib.Path, runs: Mapping[str, ExperimentConfig], *, fresh: bo
 def _remove_if_empty(folder: pathlib.Path) -> None:
   with contextlib.suppress(OSError):
     folder.rmdir()
+
+
+def _differing(earlier: Any, now: Any) -> tuple[Any, Any]:
+  """Of two mappings what is not the same in both; anything else as it is."""
+  if not isinstance(earlier, Mapping):
+    return earlier, now
+  same = {n for n in earlier.keys() & now.keys() if earlier[n] == now[n]}
+  first, second = ({n: v for n, v in of.items() if n not in same} for of in (earlier, now))
+  return first, second
 
 
 def _show(value: Any) -> str:

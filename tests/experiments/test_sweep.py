@@ -190,6 +190,8 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path):
   record.take(tmp_path, small_grid(), resume=False)
   with pytest.raises(ValueError, match='another sweep: its base'):
     record.take(tmp_path, small_grid(rounds=4), resume=True)
+  with pytest.raises(ValueError, match=r'its base has rounds=\d+, not rounds=4\. Choose'):
+    record.take(tmp_path, small_grid(rounds=4), resume=True)  # and nothing that is the same
   with pytest.raises(ValueError, match='--resume'):
     record.take(tmp_path, small_grid(), resume=False)
   record.take(tmp_path, small_grid(), resume=True)
