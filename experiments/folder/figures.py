@@ -98,7 +98,8 @@ def draw_clients(
     axes.set_xlabel(f'{house.metric_words(metric)} on the test examples of a client')
     axes.set_ylabel('clients')
     axes.yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-    axes.legend(loc='best')
+    # Below the axes: few clients are bars of the axes' full height, on which it could not be read.
+    drawing.legend(loc='outside lower center', ncols=len(parts))
     folder.mkdir(exist_ok=True)
     return save(drawing, folder / 'clients')
 

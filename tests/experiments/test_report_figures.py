@@ -403,6 +403,19 @@ def test_the_figures_of_a_run(tmp_path, monkeypatch):
   assert set(drawn[0].axes[-1].get_xticks()) <= set(range(0, 60, 5))
 
 
+def test_the_legend_of_few_clients_is_on_none_of_their_bars(tmp_path, monkeypatch):
+  table, drawn = MetricTable(), []
+  names, own = [f'clinic {k}' for k in range(6)], np.array([0.49, 0.52, 0.55, 0.65, 0.75, 0.93])
+  table.add_clients(1, 'test', {'mse': (names, own), 'global_mse': (names, own + 0.15)})
+  monkeypatch.setattr(run_figures, 'save', lambda d, stem: drawn.append(d) or [])
+  run_figures.draw_clients(table, tmp_path, title='MR-MTL on my_table', metric='mse')
+  [made] = drawn
+  made.draw_without_rendering()
+  [axes], legends = made.axes, [*made.legends, made.axes[0].get_legend()]
+  [box] = [legend.get_window_extent() for legend in legends if legend]
+  assert not box.overlaps(axes.get_window_extent())
+
+
 NAMES_OF_A_RUN = ('learning_curve', 'clients')
 
 
