@@ -159,6 +159,10 @@ def _check_options(config: Any) -> None:
           f'it has {", ".join(allowed)}{did_you_mean(name, allowed)}' if allowed else 'it has none.'
         )
       )
+  try:
+    tff_models.registry.MODELS[config.model].resolve(config.model_options)
+  except ValueError as error:
+    raise ValueError(f'--model_option: {error}') from error
 
 
 def _check_runtime(config: Any) -> None:

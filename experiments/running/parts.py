@@ -5,12 +5,14 @@ Importing this module does not import TensorFlow.
 
 import collections
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tff_models
 from experiments.config import user_files
 from experiments.config.experiment import ExperimentConfig
+from settings import show
 
 if TYPE_CHECKING:
   import datasets
@@ -126,6 +128,7 @@ def _model(config, dataset, model) -> 'Model':
       num_outputs=task.num_outputs, task_kind=task.kind, **scaling, **config.model_options,
     )  # fmt: skip
   if not isinstance(model, Model | tf.keras.Model) and callable(model):
+    _check_takes(model, config.model, task, config.model_options)
     model = model(task, **config.model_options)
   if isinstance(model, tf.keras.Model):
     return tff_models.from_keras(model, task_kind=task.kind, **scaling)
@@ -140,6 +143,18 @@ def _model(config, dataset, model) -> 'Model':
     return own(params, decode(x), *draws)
 
   return dataclasses.replace(model, predict=predict)
+
+
+def _check_takes(function: Callable[..., Any], named: str | None, task, options) -> None:
+  """Refuses a function of a model that does not take the task and the options that are given.
+
+  Python's own error would name neither the flag nor the user's file.
+  """
+  try:
+    inspect.signature(function).bind(task, **options)
+  except TypeError as error:
+    what = ', '.join(['the task', *(f'--model_option={n}={show(v)}' for n, v in options.items())])
+    raise ValueError(f'--model={named or "the one given"} is called with {what}: {error}') from None
 
 
 def _with_metrics(model: 'Model', metrics: Mapping[str, Metric]) -> 'Model':

@@ -273,6 +273,14 @@ def test_a_wrong_model_is_one_line(file, text, words):
     build.build_process(ExperimentConfig(model=text.replace('PATH', path), **SMALL))
 
 
+def test_options_that_a_model_of_ones_own_does_not_take_are_named(file):
+  path = file('own_model.py', MODEL)
+  config = ExperimentConfig(model=f'{path}:build', model_option=('widht=5',), **SMALL)
+  words = r"own_model.py:build is called with the task, --model_option=widht=5: got .* 'widht'"
+  with pytest.raises(ValueError, match=words):
+    build.build_process(config)
+
+
 @pytest.mark.slow
 def test_parts_by_api(tmp_path):
   table = pd.DataFrame(
