@@ -240,8 +240,13 @@ class Ledger:
 
   @contextlib.contextmanager
   def _locked(self) -> Iterator[Any]:
-    self.path.parent.mkdir(parents=True, exist_ok=True)
-    with open(self.path, 'a+b') as file:
+    with contextlib.ExitStack() as stack:
+      try:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = stack.enter_context(open(self.path, 'a+b'))
+      except OSError as error:
+        why = error.strerror or error
+        raise OSError(f'--ledger={self.path} cannot be written: {why}') from error
       fcntl.flock(file, fcntl.LOCK_EX)
       yield file
 

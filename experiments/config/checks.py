@@ -1,5 +1,6 @@
 """Checks of settings which depend on one another."""
 
+import pathlib
 import re
 from typing import Any
 
@@ -46,6 +47,8 @@ def _check_privacy(config: Any) -> None:
       f'--privacy={config.privacy} needs --noise_multiplier or --target_epsilon'
       + (' or --silo_epsilons.' if config.privacy == 'example' else '.')
     )
+  if config.ledger is not None and pathlib.Path(config.ledger).is_dir():
+    raise ValueError(f'--ledger={config.ledger} is a folder; give a file, which need not exist.')
   if config.ledger_epsilon is not None and config.ledger is None:
     raise ValueError(f'--ledger_epsilon={config.ledger_epsilon:g} needs --ledger.')
   if config.ledger is not None and config.noise_key == 'rehearsal':

@@ -20,6 +20,7 @@ from settings import Group, did_you_mean
 # The guarantee's numbers: they reach a program as tensors.
 BUDGETS = ('noise_multiplier', 'target_epsilon', 'silo_epsilons', 'delta')
 _LONGEST_NAME = 160
+_MOST_SEEDS = 1_000_000
 _NOT_SWEPT = ('seed', 'output_dir', 'resume', 'data_dir', 'runtime', 'device')
 
 
@@ -246,6 +247,9 @@ def _seeds(texts: Iterable[str]) -> tuple[int, ...]:
     first, last = int(found[1]), int(found[2] or found[1])
     if last < first:
       raise ValueError(f'--seeds={text}: the first must not be above the last, as in 0-4.')
+    settings()['seed'].check(last)
+    if last - first >= _MOST_SEEDS:
+      raise ValueError(f'--seeds={text} must be at most {_MOST_SEEDS:,} seeds.')
     seeds += range(first, last + 1)
   return tuple(seeds)
 

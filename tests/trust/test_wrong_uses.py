@@ -121,6 +121,9 @@ AT_ONCE = [
   (['--seeds=one'], '--seeds=one'),
   (['--seeds='], '--seeds= must be one or more'),
   (['--seeds=3-1'], '--seeds=3-1: the first must not be above the last'),
+  (['--seeds=0-99999999999'], '--seed=99999999999 must be'),
+  (['--seeds=0-999999999'], '--seeds=0-999999999 must be at most 1,000,000 seeds'),
+  (['--ledger={folder}', *PRIVATE], 'is a folder; give a file'),
   # Typing errors in values.
   (['--dataset=scool'], 'did you mean school?'),
   (['--method=mr-mtl'], 'did you mean mr_mtl?'),
