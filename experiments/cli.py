@@ -54,7 +54,8 @@ def main(argv: list[str]) -> int:
   except (flags.Error, ValueError, OSError, MemoryError) as error:
     if _debugging():
       raise
-    print(f'error: {_one_line(error)}', file=sys.stderr)
+    where = user_files.place_of(error)  # of what a user's own file raises
+    print(f'error: {_one_line(error)}{where if where not in str(error) else ""}', file=sys.stderr)
     return EXIT_ERROR
   except Exception as error:  # a fault of ours: still one line, unless asked for more
     if _debugging():

@@ -110,7 +110,10 @@ def model_of(
     if name in metrics:
       raise ValueError(f'--metric={text}: there is a metric {name} already.')
     metrics[name] = user_files.function('metric', text)
-  return _with_metrics(_model(config, dataset, parts.model), metrics)
+  model = _with_metrics(_model(config, dataset, parts.model), metrics)
+  if metrics:
+    _check_values(model, metrics, dataset.task)
+  return model
 
 
 def _model(config, dataset, model) -> 'Model':
@@ -131,6 +134,7 @@ def _model(config, dataset, model) -> 'Model':
     _check_takes(model, config.model, task, config.model_options)
     model = model(task, **config.model_options)
   if isinstance(model, tf.keras.Model):
+    _check_outputs(model, config.model, task)
     return tff_models.from_keras(model, task_kind=task.kind, **scaling)
   if not isinstance(model, Model):
     raise ValueError(
@@ -155,6 +159,50 @@ def _check_takes(function: Callable[..., Any], named: str | None, task, options)
   except TypeError as error:
     what = ', '.join(['the task', *(f'--model_option={n}={show(v)}' for n, v in options.items())])
     raise ValueError(f'--model={named or "the one given"} is called with {what}: {error}') from None
+
+
+def _check_outputs(model, named: str | None, task) -> None:
+  """Refuses a Keras model of another number of outputs than the task has.
+
+  The loss of a label without an output is no error of TensorFlow's, but a wrong number.
+  """
+  shape = model.output_shape
+  if isinstance(shape, tuple) and shape[-1] not in (task.num_outputs, None):
+    raise ValueError(
+      f'--model={named or "the one given"}: Keras model {model.name} has {shape[-1]} outputs, and '
+      f'the data {task.num_outputs} (task.num_outputs).'
+    )
+
+
+def _check_values(model: 'Model', metrics: Mapping[str, Metric], task) -> None:
+  """Refuses a metric that does not give a value for each example; nothing is computed."""
+  import tensorflow as tf
+
+  from runtime import random_streams
+
+  words, batch = task.kind == 'next_word', 3
+  x = tf.zeros([batch, *task.example_shape], tf.int32 if words else tf.float32)
+  y = tf.zeros([batch, *task.label_shape], task.label_dtype)
+  found: dict[str, Any] = {}
+
+  @tf.function(autograph=False)
+  def trace():
+    params = model.init(random_streams.key(0, random_streams.Stream.INIT))
+    outputs = model.predict(params, x)
+    for name, metric in metrics.items():
+      try:
+        found[name] = tf.convert_to_tensor(metric(outputs, y)).shape
+      except Exception as error:
+        where = user_files.place_of(error)
+        raise ValueError(f'--metric {name}: {type(error).__name__}: {error}{where}') from error
+
+  trace.get_concrete_function()
+  for name, shape in found.items():
+    if not shape.is_compatible_with([batch]):
+      raise ValueError(
+        f'--metric {name} gives shape {shape} for {batch} examples; it must give a value for each, '
+        f'[{batch}].'
+      )
 
 
 def _with_metrics(model: 'Model', metrics: Mapping[str, Metric]) -> 'Model':

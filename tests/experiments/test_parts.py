@@ -273,6 +273,41 @@ def test_a_wrong_model_is_one_line(file, text, words):
     build.build_process(ExperimentConfig(model=text.replace('PATH', path), **SMALL))
 
 
+METRICS = """
+  import tensorflow as tf
+
+  def raises(outputs, y):
+    raise ValueError('no such thing')
+
+  def one(outputs, y):
+    return tf.constant(1.0)
+
+  def wide(outputs, y):
+    return outputs
+"""
+
+
+@pytest.mark.parametrize(
+  'name,words',
+  [('raises', r'--metric raises: ValueError: no such thing \(.*own_metrics.py, line 5\)'),
+   ('one', r'--metric one gives shape \(\) for 3 examples'),
+   ('wide', r'--metric wide gives shape \(3, 10\) for 3 examples')],
+)  # fmt: skip
+def test_a_metric_without_a_value_for_each_example_is_named(file, name, words):
+  path = file('own_metrics.py', METRICS)
+  with pytest.raises(ValueError, match=words):
+    build.build_process(ExperimentConfig(metric=(f'{path}:{name}',), **SMALL))
+
+
+@pytest.mark.parametrize('outputs', [7, 12])
+def test_a_keras_model_of_another_number_of_outputs_is_refused(outputs):
+  model = tf.keras.Sequential(
+    [tf.keras.Input([8, 8, 1]), tf.keras.layers.Flatten(), tf.keras.layers.Dense(outputs)]
+  )
+  with pytest.raises(ValueError, match=f'has {outputs} outputs, and the data 10'):
+    build.build_process(ExperimentConfig(**SMALL), model=model)
+
+
 def test_options_that_a_model_of_ones_own_does_not_take_are_named(file):
   path = file('own_model.py', MODEL)
   config = ExperimentConfig(model=f'{path}:build', model_option=('widht=5',), **SMALL)
