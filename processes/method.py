@@ -533,6 +533,9 @@ def assemble(
     release_metrics: sum of these reports -> metrics.
     server_step: see `FederatedMethod`; by default `server_learning_rate`.
     cluster_of: of methods with cluster models: client state -> which of them is the client's.
+
+  Raises:
+    ValueError: a hyper-parameter that is not the plan's; clients' states that change their kind.
   """
   if spec.plan.unit == 'example':  # what is clipped is what the plan says
     hyperparameters = {**hyperparameters, 'clipping_norm': spec.plan.clipping_norm}
@@ -601,7 +604,12 @@ def assemble(
   def at_client(server, client, data):
     return client_update(server, client, data)
 
-  report_type = at_client.type_signature.result[0]
+  report_type, new_client_type = at_client.type_signature.result
+  if not client_type.is_assignable_from(new_client_type):
+    raise ValueError(
+      f'client_update gives a client the state {new_client_type}, and not one of the kind that it '
+      f'is given, {client_type}; what clients hold is what init_client gives.'
+    )
 
   @tff.tensorflow.computation(server_type, report_type)
   def at_server(server, total):

@@ -145,6 +145,17 @@ def test_its_settings_are_known_with_it_only(file):
     ExperimentConfig(method='unknown_until_now', unknown_until_now_share=0.0)
 
 
+def test_a_method_whose_clients_states_change_their_kind_is_refused(file):
+  more = METHOD.replace('NAME', 'swollen').replace(
+    '**loss_report(statistics)), client\n',
+    "**loss_report(statistics)), Tree(client, more=server['round'])\n",
+  )
+  assert more.count('more=') == 1
+  config = ExperimentConfig(method=file('swollen.py', more), **SMALL)
+  with pytest.raises(ValueError, match='client_update gives a client the state <more=int32>, and'):
+    build.build_process(config)
+
+
 def test_the_methods_that_a_command_line_names():
   assert user_files.methods_in([]) == []  # what an empty flagfile comes to
   arguments = ['--method', 'a.py', '--sweep=method=b.py,ditto']
