@@ -15,6 +15,7 @@ from privacy import selection as selection_lib
 from privacy import statement as statement_lib
 from privacy import tuning as tuning_lib
 from privacy.events import Adjacency
+from runtime import random_streams
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -153,12 +154,13 @@ class ExampleLevelPrivacy:
     """What each silo's DP-SGD needs, as arrays [K] to go into the client state.
 
     Returns:
-      noise_multiplier float32, sampling_rate float32, steps_per_round int32 and
-      batch_size float32 (B_k, the divisor of the noised gradient sum).
+      noise_multiplier float32, sampling_rate float32 (which the coins meet: never above what is
+      accounted for), steps_per_round int32 and batch_size float32 (B_k, the divisor of the
+      noised gradient sum).
     """
     return {
       'noise_multiplier': self.noise_multiplier.astype(np.float32),
-      'sampling_rate': self.sampling_rates.astype(np.float32),
+      'sampling_rate': random_streams.rate_of_coins(self.sampling_rates),
       'steps_per_round': self.steps_per_round.astype(np.int32),
       'batch_size': self.batch_sizes.astype(np.float32),
     }

@@ -61,6 +61,6 @@ def report_noisy_min(key: tf.Tensor, scores: tf.Tensor, sensitivity, epsilon) ->
   Returns:
     int32 scalar. P(i) is proportional to exp(-epsilon scores[i] / (2 sensitivity)).
   """
-  scale = 2.0 * tf.cast(sensitivity, tf.float32) / tf.cast(epsilon, tf.float32)
-  noised = scores - scale * random_streams.gumbel(key, scores.shape)
+  scale = 2.0 * tf.cast(sensitivity, tf.float64) / tf.cast(epsilon, tf.float64)
+  noised = tf.cast(scores, tf.float64) - scale * random_streams.gumbel(key, scores.shape)
   return tf.argmin(noised, axis=-1, output_type=tf.int32)

@@ -264,8 +264,29 @@ def _cos_and_sin(turns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def gumbel(key_: tf.Tensor, shape) -> tf.Tensor:
-  """Standard Gumbel float32: -log(-log(u))."""
-  return -tf.math.log(-tf.math.log(uniform(key_, shape)))
+  """Standard Gumbel float64, -log(-log(u)), of a static shape.
+
+  u has all of float64's digits, so that the tail reaches 36.7 (2^-53 is cut off). From 24 bits it
+  ends at 17.3, and what is chosen only beyond it would be chosen with another probability.
+  """
+  high, low = tf.unstack(bits(key_, [2, *shape]))
+  return gumbel_of_words(high, low)
+
+
+def gumbel_of_words(high: tf.Tensor, low: tf.Tensor) -> tf.Tensor:
+  """What `gumbel` makes of uint32 words, each of two."""
+  words = tf.cast(high, tf.float64) + (tf.cast(low, tf.float64) + 0.5) * 2.0**-32
+  # The largest value would round to 1, where -log(-log(u)) is infinite.
+  return -tf.math.log(-tf.math.log(tf.minimum(words * 2.0**-32, 1.0 - 2.0**-53)))
+
+
+def rate_of_coins(rates: np.ndarray) -> np.ndarray:
+  """The rates that `uniform` meets, float32: no larger than these, by less than 2^-24.
+
+  A coin below any other rate falls as often as below the nearest one on its grid, which may be
+  larger than what is accounted for.
+  """
+  return np.float32(np.floor(np.asarray(rates, np.float64) * 2.0**24) * 2.0**-24)
 
 
 def _unit_interval(raw: tf.Tensor) -> tf.Tensor:

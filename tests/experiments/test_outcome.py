@@ -158,20 +158,21 @@ def test_verdicts_on_a_page_are_printed_anew_and_nothing_else(monkeypatch, tmp_p
   """Of a page on which somebody has written; and a recipe that was judged gets its page."""
   monkeypatch.setattr(verdicts, 'STORE', tmp_path / 'verdicts.json')
   name, id_ = 'claims_silo_budgets_school', 'silo-e5-own-lambda-beats-common'
-  verdicts.write_verdicts({id_: {'school': verdicts.Verdict(verdict=verdicts.MET, text='2')}})
+  met = {'school': verdicts.Verdict(verdict=verdicts.MET, text='2')}
+  verdicts.write_verdicts({id_: met, 'silo-e5-outlier-direction': met})
   recipe_page.print_verdicts_anew(tmp_path / 'nowhere')
   recipe_page.print_verdicts_anew(tmp_path)
   [path] = tmp_path.glob('*.md')
   assert path.stem == name
   first = path.read_text()
-  assert '**1 met, 0 not met** of the papers' in first and '![' not in first
+  assert '**2 met, 0 not met** of the papers' in first and '![' not in first
   assert '| runs | not kept here' in first
   assert '| privacy | epsilon of `recipes/school_budgets.csv` at delta 0.001' in first
   path.write_text(first + '\nBy hand.\n')
   verdicts.write_verdicts({id_: {'school': verdicts.Verdict(verdict=verdicts.NOT_MET, text='1')}})
   recipe_page.print_verdicts_anew(tmp_path)
   second = path.read_text()
-  assert '**0 met, 1 not met** of the papers' in second and f'**Not met**: `{id_}`.' in second
+  assert '**1 met, 1 not met** of the papers' in second and f'**Not met**: `{id_}`.' in second
   assert second.endswith('\n\nBy hand.\n') and second.startswith(first.partition('<!--')[0])
   path.write_text('# A page of another kind\n')
   with pytest.raises(ValueError, match=r'budgets_school\.md has no marks'):

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import pickle
 
 import numpy as np
@@ -287,3 +288,34 @@ def test_keys_and_their_derivatives_differ():
   generators = [key.generator(*n) for key in keys for n in numbers]
   assert len({g.integers(2**63) for g in generators}) == len(generators)
   assert keys[0].words.tobytes() not in bytes.fromhex(keys[0].hex())
+
+
+def test_the_gumbel_tail_is_exact_where_choices_are_rare():
+  """24 bits of u would end at 17.3, and lie a half apart before that."""
+  numbers = [2**64 - 1 - 2**k for k in (12, 20, 30, 40, 50)] + [2**63, 2**40, 0]
+  words = np.array(numbers, np.uint64)
+  high, low = (words >> np.uint64(32)).astype(np.uint32), words.astype(np.uint32)
+  found = random_streams.gumbel_of_words(tf.constant(high), tf.constant(low))
+  logarithms = [
+    math.log1p(-(2**64 - n - 0.5) / 2**64) if n > 2**62 else math.log((n + 0.5) / 2**64)
+    for n in numbers
+  ]
+  exact = [-math.log(-logarithm) for logarithm in logarithms]
+  assert found.dtype == tf.float64
+  np.testing.assert_allclose(found, exact, rtol=1e-5)
+  end = random_streams.gumbel_of_words(*[tf.constant(2**32 - 1, tf.uint32)] * 2)
+  assert float(end) == pytest.approx(53 * math.log(2), rel=1e-6)
+
+
+def test_coins_fall_no_more_often_than_is_accounted_for():
+  rates = np.concatenate([np.random.default_rng(0).uniform(size=1000) ** 8, [1.0, 1e-6, 2.0**-24]])
+  met = random_streams.rate_of_coins(rates)
+  assert met.dtype == np.float32
+
+  def probability(threshold):
+    """Of a coin (k + 1/2) 2^-24 below it."""
+    return np.minimum(np.ceil(threshold.astype(np.float64) * 2.0**24 - 0.5), 2.0**24) * 2.0**-24
+
+  assert np.all(probability(met) <= rates) and np.all(probability(met) > rates - 2.0**-24)
+  # Negative control: the nearest float32.
+  assert np.any(probability(rates.astype(np.float32)) > rates)

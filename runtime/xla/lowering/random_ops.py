@@ -174,7 +174,7 @@ def _multinomial(interp, node, inputs):
   rows, classes = logits.shape
   noise = random_streams.gumbel(draw_key(interp, node), [rows, int(number), classes])
   dtype = _dtype(node, 'output_dtype')
-  scores = tf.cast(logits, tf.float32)[:, tf.newaxis] + noise
+  scores = tf.cast(logits, tf.float64)[:, tf.newaxis] + noise
   return [tf.argmax(scores, axis=2, output_type=dtype)]
 
 
