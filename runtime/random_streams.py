@@ -286,7 +286,7 @@ def rate_of_coins(rates: np.ndarray) -> np.ndarray:
   A coin below any other rate falls as often as below the nearest one on its grid, which may be
   larger than what is accounted for.
   """
-  return np.float32(np.floor(np.asarray(rates, np.float64) * 2.0**24) * 2.0**-24)
+  return (np.floor(np.asarray(rates, np.float64) * 2.0**24) * 2.0**-24).astype(np.float32)
 
 
 def _unit_interval(raw: tf.Tensor) -> tf.Tensor:

@@ -159,7 +159,8 @@ def test_verdicts_on_a_page_are_printed_anew_and_nothing_else(monkeypatch, tmp_p
   monkeypatch.setattr(verdicts, 'STORE', tmp_path / 'verdicts.json')
   name, id_ = 'claims_silo_budgets_school', 'silo-e5-own-lambda-beats-common'
   met = {'school': verdicts.Verdict(verdict=verdicts.MET, text='2')}
-  verdicts.write_verdicts({id_: met, 'silo-e5-outlier-direction': met})
+  other = {'silo-e5-outlier-direction': met}
+  verdicts.write_verdicts({id_: met, **other})
   recipe_page.print_verdicts_anew(tmp_path / 'nowhere')
   recipe_page.print_verdicts_anew(tmp_path)
   [path] = tmp_path.glob('*.md')
@@ -169,7 +170,8 @@ def test_verdicts_on_a_page_are_printed_anew_and_nothing_else(monkeypatch, tmp_p
   assert '| runs | not kept here' in first
   assert '| privacy | epsilon of `recipes/school_budgets.csv` at delta 0.001' in first
   path.write_text(first + '\nBy hand.\n')
-  verdicts.write_verdicts({id_: {'school': verdicts.Verdict(verdict=verdicts.NOT_MET, text='1')}})
+  not_met = {'school': verdicts.Verdict(verdict=verdicts.NOT_MET, text='1')}
+  verdicts.write_verdicts({id_: not_met, **other})
   recipe_page.print_verdicts_anew(tmp_path)
   second = path.read_text()
   assert '**1 met, 1 not met** of the papers' in second and f'**Not met**: `{id_}`.' in second
