@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from runtime import interface, trees
 from runtime.xla import context as context_lib
-from runtime.xla import explanation, lowered, program, stages
+from runtime.xla import executable, explanation, lowered, program, stages
 
 _LENT = 4  # cohorts, or populations, whose values the members keep
 
@@ -79,7 +79,7 @@ class HostsContext(context_lib.XlaContext):
         machine, lambda: machine.call(prog, types, given, rows, is_serial=is_serial)
       )
     except lowered.NOT_TRACED as error:
-      reason = lowered.reason_of(error)
+      reason = executable.reason_of(error)
       if types is not None and not is_serial:
         how.serial_reasons.append(reason)
       else:

@@ -268,7 +268,7 @@ class XlaContext(tff.framework.SyncContext):
       result = run(leaves, cohort)
     except lowered.NOT_TRACED as error:
       refused = isinstance(error, interface.UnsupportedComputationError)
-      how.reasons.append(str(error) if refused else lowered.reason_of(error))
+      how.reasons.append(str(error) if refused else executable.reason_of(error))
       return None
     if run.serial_reason is not None and not how.serial_reasons:
       how.serial_reasons.append(run.serial_reason)

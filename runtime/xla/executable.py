@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -123,8 +124,14 @@ class Executable:
     except _NOT_VECTORISED as error:
       if self._is_lowered or self.block == 1:
         raise
-      self.serial_reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+      block = self.block
+      self.serial_reason = reason_of(error)
       self._clients_per_block, self._stages = 1, None
+      warnings.warn(
+        f'Clients are worked on one at a time, and not {block} at once: {self.serial_reason}',
+        RuntimeWarning,
+        stacklevel=2,
+      )
     return self(parts, cohort)
 
   @contextlib.contextmanager
@@ -497,3 +504,12 @@ def _explained(message: str) -> Exception:
     'The xla runtime could not run this computation; --runtime=native may. XLA says: '
     + message.strip().splitlines()[0]
   )
+
+
+def reason_of(error: Exception) -> str:
+  """An error in a line."""
+  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+  if not lines:
+    return type(error).__name__
+  # TensorFlow puts a traceback before what it says of a traced function.
+  return lines[-1] if lines[0] == 'in user code:' else lines[0]

@@ -83,7 +83,7 @@ class LoweredPrograms:
       try:
         return run(leaves, cohort)
       except NOT_TRACED as error:
-        reason = reason_of(error)
+        reason = executable.reason_of(error)
         if run.block > 1:
           how.serial_reasons.append(reason)
         else:
@@ -194,8 +194,3 @@ def _replaced(type_: Any, leaves: Any) -> Any:
       [(name, _replaced(element, leaves)) for name, element in trees.fields(type_)]
     )
   return next(leaves)
-
-
-def reason_of(error: Exception) -> str:
-  """An error in a line."""
-  return (str(error).strip().splitlines() or [type(error).__name__])[0]
