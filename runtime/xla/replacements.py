@@ -13,6 +13,7 @@ from runtime.xla import (
   products,
   row_maxima,
   shifts,
+  solutions,
 )
 
 
@@ -32,6 +33,10 @@ def _activation(operation: tf.Operation) -> list[tf.Tensor] | None:
 
 def _shift(operation: tf.Operation) -> list[tf.Tensor] | None:
   return _alone(shifts.taken(operation.type, list(operation.inputs)))
+
+
+def _solution(operation: tf.Operation) -> list[tf.Tensor] | None:
+  return [solutions.taken(list(operation.inputs), adjoint=operation.get_attr('adjoint'))]
 
 
 def _random(operation: tf.Operation) -> list[tf.Tensor] | None:
@@ -59,6 +64,7 @@ _TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(philox.OPS, _random),
   **dict.fromkeys(row_maxima.OPS, _of_rows),
   **dict.fromkeys(shifts.OPS, _shift),
+  **dict.fromkeys(solutions.OPS, _solution),
 }
 
 

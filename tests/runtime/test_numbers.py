@@ -228,6 +228,36 @@ def test_shifts_by_any_number_of_bits(dtype, draws):
       same(expected, list(of_one)[:4])
 
 
+@pytest.mark.parametrize('draws', [False, True], ids=['as it is', 'lowered'])
+def test_two_solutions_one_of_a_matrix_that_xla_knows(draws):
+  """XLA's compilation of these ended the process."""
+  matrix = np.array([[4.0, 1.0], [2.0, 3.0]], np.float32)
+  right = np.array([[1.0], [2.0]], np.float32)
+
+  def solved(a, b):
+    known = tf.eye(2) * 3.0 + tf.constant([[0.0, 1.0], [0.0, 0.0]])
+    return tf.linalg.solve(a, b), tf.linalg.solve(known, b, adjoint=True)
+
+  types = [tff.TensorType(np.float32, a.shape) for a in (matrix, right)]
+
+  @tff.tensorflow.computation(*types)
+  def of_client(a, b):
+    return *solved(a, b), tf.random.uniform([]) if draws else 0.0
+
+  of_clients = tff.federated_computation(
+    lambda a, b: tff.federated_map(of_client, (a, b)),
+    [tff.FederatedType(t, tff.CLIENTS) for t in types],
+  )
+  for block in (1, 2):
+    context = runtime.XlaContext(clients_per_block=block)
+    with context:
+      found = of_clients([matrix] * 2, [right] * 2)
+    assert context.explain(of_clients).is_compiled
+    for of_one in found:
+      for ours, theirs in zip(list(of_one)[:2], solved(matrix, right), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
 def test_the_largest_and_smallest_of_nobody():
   @tff.federated_computation(tff.FederatedType(np.uint64, tff.CLIENTS))
   def extremes(values):

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla import activations, long_sums, products, row_maxima, shifts
+from runtime.xla import activations, long_sums, products, row_maxima, shifts, solutions
 from runtime.xla.lowering import datasets, interpreter, recurrence, sized_ops
 
 _Interpreter = interpreter.Interpreter
@@ -213,6 +213,10 @@ def _shift(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return interp.op(node, inputs) if taken is None else [taken]
 
 
+def _solution(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  return [solutions.taken(inputs, adjoint=node.attr['adjoint'].b)]
+
+
 def _of_rows(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if interp.session.bounds:
     return interp.op(node, inputs)
@@ -245,5 +249,6 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(row_maxima.OPS, _of_rows),
   **dict.fromkeys(shifts.OPS, _shift),
+  **dict.fromkeys(solutions.OPS, _solution),
   **sized_ops.HANDLERS,
 )
