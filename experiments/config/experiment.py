@@ -113,7 +113,7 @@ class ExperimentConfig:
     None,
     "Fraction of each client's examples that is kept for testing. Default: the data set's own.",
     Group.DATA,
-    minimum=0.0,
+    above=0.0,
     maximum=0.9,
   )
   min_examples: int = setting_field(

@@ -34,8 +34,9 @@ def final_report(*, table: MetricTable, metric: str, statement: str, summary: di
   lines.append(statement)
   diverged = table.first_divergence()
   if diverged:
+    tries = ' Try a smaller --client_learning_rate.' if diverged.round else ''
     lines += ['', f'The run has diverged: {diverged.name} is {diverged.value} after round '
-              f'{diverged.round}. Try a smaller --client_learning_rate.']  # fmt: skip
+              f'{diverged.round}.{tries}']  # fmt: skip
   return '\n'.join(lines)
 
 

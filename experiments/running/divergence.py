@@ -12,10 +12,17 @@ class Diverged(ValueError):
 
     Args:
       config: of the run.
-      round_: the round after which the loss was not finite.
+      round_: the round after which the loss was not finite; 0 before any training.
       which: 'training' or 'test'.
       loss: what it was.
     """
+    if round_ == 0:
+      super().__init__(
+        f'the {which} loss is {loss:g} before the first round: the initial weights'
+        + (f' of --model={config.model}' if config.model else '')
+        + ', or the data, are no finite numbers.'
+      )
+      return
     names = ('client_learning_rate', *config.declaration.stiff_settings)
     tries = [f'--{n} (now {show(v)})' for n in names if (v := getattr(config, n)) is not None]
     super().__init__(

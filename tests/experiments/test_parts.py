@@ -2,6 +2,7 @@
 
 import collections
 import json
+import math
 import subprocess
 import sys
 import textwrap
@@ -457,6 +458,14 @@ def test_a_diverged_run_stops_in_one_line(tmp_path):
     assert words in str(caught.value)
   assert (tmp_path / 'run' / 'metrics.parquet').exists()
   assert not (tmp_path / 'run' / 'summary.json').exists()
+
+
+def test_weights_that_are_no_numbers_are_no_divergence():
+  """Before any training no learning rate helps."""
+  config = ExperimentConfig(method='mr_mtl', dataset='exam', rounds=300, model='mlp')
+  said = str(divergence.Diverged(config, 0, 'test', math.nan))
+  assert said.startswith('the test loss is nan before the first round: the initial weights of ')
+  assert '--model=mlp, or the data, are' in said and 'learning_rate' not in said
 
 
 def test_every_stiff_setting_is_one_of_the_method():
