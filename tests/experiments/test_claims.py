@@ -143,6 +143,7 @@ def test_measures_find_their_runs_in_the_tables_of_their_recipes(monkeypatch, tm
   rng, tables, kept = np.random.default_rng(0), {}, {}
   judged = [(c, j) for c in CLAIMS for j in c.judges if j.recipe == name]
   groups = {'feo2': ('all', 'private', 'opted out')}.get(judged[0][1].family, ('all',))
+  groups += ('epsilon 2', 'epsilon 8') * ('budgets' in name)
   names = {j.values['metric'] for _, j in judged if 'metric' in j.values}
   names |= {metric for metric, _ in measures._COLUMNS.values()} if 'feo2' in name else set()
   names |= {term['of']['metric'] for _, j in judged for term in j.values.get('beside', ())}

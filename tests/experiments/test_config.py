@@ -49,6 +49,7 @@ REFUSED = [
   ({'cohort_sampling': 'fixed'}, '--cohort_sampling=fixed needs --clients_per_round'),
   ({'cohort_sampling': 'shuffle'}, '--cohort_sampling=shuffle must be one of'),
   ({'test_fraction': 1.5}, '--test_fraction=1.5'),
+  ({'test_fraction': 0.0}, '--test_fraction=0.0 must be greater than 0'),
   ({'dataset': 'mnist', 'test_fraction': 0.5}, 'does not apply to --dataset=mnist'),
   ({'dataset_option': ('num_clients',)}, 'must have the form name=value'),
   ({'dataset_option': ('clients=3',)}, "has no option 'clients'"),
