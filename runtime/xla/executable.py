@@ -124,15 +124,20 @@ class Executable:
     except _NOT_VECTORISED as error:
       if self._is_lowered or self.block == 1:
         raise
-      block = self.block
-      self.serial_reason = reason_of(error)
-      self._clients_per_block, self._stages = 1, None
-      warnings.warn(
-        f'Clients are worked on one at a time, and not {block} at once: {self.serial_reason}',
-        RuntimeWarning,
-        stacklevel=2,
-      )
-    return self(parts, cohort)
+      reason, block, asked = reason_of(error), self.block, self._clients_per_block
+    self._clients_per_block, self._stages = 1, None
+    try:
+      result = self(parts, cohort)
+    except Exception:  # It was not the block: a wrong argument slows no later call.
+      self._clients_per_block, self._stages = asked, None
+      raise
+    self.serial_reason = reason
+    warnings.warn(
+      f'Clients are worked on one at a time, and not {block} at once: {reason}',
+      RuntimeWarning,
+      stacklevel=2,
+    )
+    return result
 
   @contextlib.contextmanager
   def _watched(self, cohort: Cohort) -> Iterator[None]:
