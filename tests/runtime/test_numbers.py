@@ -58,16 +58,20 @@ def compute(x):
   return Tree(constants=constants, casts=_casts(x))
 
 
+def on_each_client(of_client):
+  """The TensorFlow computation, mapped over clients."""
+  takes = of_client.type_signature.parameter
+  several = isinstance(takes, tff.StructType)
+  of_clients = [tff.FederatedType(type_, tff.CLIENTS) for type_ in (takes if several else [takes])]
+  return tff.federated_computation(
+    lambda values: tff.federated_map(of_client, values), of_clients if several else of_clients[0]
+  )
+
+
 @functools.cache
 def arithmetic(dtype):
   type_ = tff.TensorType(dtype, (VALUES,))
-  of_client = tff.tensorflow.computation(compute, type_)
-
-  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
-  def of_clients(values):
-    return tff.federated_map(of_client, values)
-
-  return of_clients
+  return on_each_client(tff.tensorflow.computation(compute, type_))
 
 
 def same(a, b, path=''):
@@ -153,12 +157,7 @@ def _with_nan(x):
 @pytest.mark.parametrize('dtype', FLOATS, ids=lambda d: np.dtype(d).name)
 def test_nan_is_not_lost(dtype):
   type_ = tff.TensorType(dtype, (4,))
-  of_client = tff.tensorflow.computation(_with_nan, type_)
-
-  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
-  def of_clients(values):
-    return tff.federated_map(of_client, values)
-
+  of_clients = on_each_client(tff.tensorflow.computation(_with_nan, type_))
   clients = [
     np.array(v, dtype) for v in ([np.nan, 1, -9, 9], [np.inf, -np.inf, 0, 2], [np.nan] * 4)
   ]
@@ -171,16 +170,12 @@ def test_nan_is_not_lost(dtype):
 @pytest.mark.parametrize('activation', [tf.nn.elu, tf.nn.selu], ids=lambda a: a.__name__)
 def test_slopes_of_activations_at_zero_and_nan(activation):
   """As of a layer that starts with zeros: SELU's is 1.05 there, and XLA's own kernel has 1.76."""
-  type_ = tff.TensorType(np.float32, (6,))
 
-  @tff.tensorflow.computation(type_)
+  @tff.tensorflow.computation(tff.TensorType(np.float32, (6,)))
   def slopes(x):
     return tf.gradients(activation(x), x)[0]
 
-  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
-  def of_clients(values):
-    return tff.federated_map(slopes, values)
-
+  of_clients = on_each_client(slopes)
   x = np.array([0.0, -0.0, np.nan, -1.0, 2.0, -np.inf], np.float32)
   with tf.GradientTape() as tape:
     value = tf.constant(x)
@@ -207,17 +202,12 @@ def test_shifts_by_any_number_of_bits(dtype, draws):
   def shifted(x, y):
     return tf.bitwise.left_shift(x, y), tf.bitwise.right_shift(x, y)
 
-  types = [tff.TensorType(dtype, a.shape) for a in (numbers, counts)]
-
-  @tff.tensorflow.computation(*types)
+  @tff.tensorflow.computation(*(tff.TensorType(dtype, a.shape) for a in (numbers, counts)))
   def of_client(x, y):
     draw = tf.random.uniform([]) if draws else 0.0
     return *shifted(x, y), *shifted(x, counts), draw
 
-  of_clients = tff.federated_computation(
-    lambda x, y: tff.federated_map(of_client, (x, y)),
-    [tff.FederatedType(t, tff.CLIENTS) for t in types],
-  )
+  of_clients = on_each_client(of_client)
   expected = [a.numpy() for a in shifted(numbers, counts)] * 2
   for block in (1, 2):
     context = runtime.XlaContext(clients_per_block=block)
@@ -238,16 +228,11 @@ def test_two_solutions_one_of_a_matrix_that_xla_knows(draws):
     known = tf.eye(2) * 3.0 + tf.constant([[0.0, 1.0], [0.0, 0.0]])
     return tf.linalg.solve(a, b), tf.linalg.solve(known, b, adjoint=True)
 
-  types = [tff.TensorType(np.float32, a.shape) for a in (matrix, right)]
-
-  @tff.tensorflow.computation(*types)
+  @tff.tensorflow.computation(*(tff.TensorType(np.float32, a.shape) for a in (matrix, right)))
   def of_client(a, b):
     return *solved(a, b), tf.random.uniform([]) if draws else 0.0
 
-  of_clients = tff.federated_computation(
-    lambda a, b: tff.federated_map(of_client, (a, b)),
-    [tff.FederatedType(t, tff.CLIENTS) for t in types],
-  )
+  of_clients = on_each_client(of_client)
   for block in (1, 2):
     context = runtime.XlaContext(clients_per_block=block)
     with context:
