@@ -289,7 +289,7 @@ class Pieces(executable.Executable):
     """
 
     def run(totals, env, fresh, piece):
-      with scope.entered(executable.scope_of(fresh, piece)):
+      with scope.entered(executable.scope_of(fresh, clients=1, piece=piece)):
         return self._stages.merge(totals, stage, env)
 
     with tf.device(self._devices[0]):

@@ -229,7 +229,7 @@ class Executable:
 
   def _round(self, parts, rows, settings, count, fresh):
     """The whole computation as one graph."""
-    with scope.entered(scope_of(fresh)):
+    with scope.entered(scope_of(fresh, clients=self._bucket)):
       return self._traced_round(parts, rows, settings, count)
 
   def _traced_round(self, parts, rows, settings, count):
@@ -335,7 +335,7 @@ class Executable:
     """The server's work of a stage, after what the devices or hosts give for the one before."""
 
     def run(values, env, totals, fresh):
-      with scope.entered(scope_of(fresh)):
+      with scope.entered(scope_of(fresh, clients=self._bucket)):
         if totals:
           env = {**env, **self._stages.merge(totals, stage - 1, env)}
         return self._stages.server(stage, self._parameter(values), env)
@@ -350,7 +350,7 @@ class Executable:
 
     def run(values, env, kept, rows, settings, count, piece, fresh):
       who = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=share)
-      with scope.entered(scope_of(fresh, piece)):
+      with scope.entered(scope_of(fresh, clients=share, piece=piece)):
         return self._stages.clients(stage, self._parameter(values), env, kept, who)
 
     return self._compiled(('clients', stage, share), run)
@@ -490,12 +490,23 @@ def _scatter_rows(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, coun
     variable.scatter_nd_update(index[:count, tf.newaxis], rows[:count])
 
 
-def scope_of(fresh: Sequence[tf.Tensor], *places: tf.Tensor) -> scope.Scope | None:
-  """What a piece is traced in: its random bits, if there are some, and its place."""
+def scope_of(
+  fresh: Sequence[tf.Tensor], *, clients: int, piece: tf.Tensor | None = None
+) -> scope.Scope | None:
+  """What a round, or a piece of one, is traced in.
+
+  Args:
+    fresh: its random bits and time; () if the program uses none.
+    clients: how many it has at most.
+    piece: which piece it is; None for the round.
+  """
   if not fresh:
     return None
   key, number, time = fresh
-  return scope.Scope(fresh=scope.Fresh(key=key, number=number, time=time), places=places)
+  new = scope.Fresh(key=key, number=number, time=time)
+  if piece is None:
+    return scope.Scope(fresh=new, clients=clients)
+  return scope.of_piece(new, piece, clients)
 
 
 def _explained(message: str) -> Exception:

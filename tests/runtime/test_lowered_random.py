@@ -1,5 +1,7 @@
 """Random ops and shuffles of a TFF program, compiled: fresh, or TensorFlow's own numbers."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -193,3 +195,37 @@ def test_a_data_set_that_shuffles_is_read_at_every_call():
     shuffled = fixed.shuffle(9)
     assert len({int(first(shuffled)) for _ in range(3)}) > 1
   assert context.lowering(first).is_possible
+
+
+@pytest.mark.parametrize(
+  'options', [{}, {'clients_per_block': 4}, {'devices': 'cpu,cpu'}], ids=['one', 'block', 'devices']
+)
+def test_seeds_of_the_time_are_others_for_each_client_draw_and_stage(options):
+  """TFF and TensorFlow Privacy make seeds of noise and samples of microseconds."""
+  number = 40
+
+  def seed(x):
+    return tf.cast(tf.timestamp() * 1e6, tf.int64) + 0 * tf.cast(x, tf.int64)
+
+  @tff.tensorflow.computation(np.int32)
+  def two_seeds(x):
+    return seed(x), seed(x)
+
+  @tff.tensorflow.computation(np.int32, np.int32)
+  def later_seed(x, total):
+    return seed(x + total)
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def seeds(x):
+    total = tff.federated_broadcast(tff.federated_sum(x))
+    return tff.federated_map(two_seeds, x), tff.federated_map(later_seed, (x, total))
+
+  with runtime.XlaContext(**options) as context:
+    rounds = [seeds([1] * number) for _ in range(2)]
+  assert context.lowering(seeds).is_possible
+  drawn = [
+    [*pair, later] for early, late in rounds for pair, later in zip(early, late, strict=True)
+  ]
+  assert len({int(s) for client in drawn for s in client}) == 2 * number * 3
+  now = time.time() * 1e6
+  assert all(abs(int(s) - now) < 60e6 for client in drawn for s in client)

@@ -283,8 +283,6 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   StatelessRandomUniformV2=_stateless_v2(_tf_uniform),
   StatelessTruncatedNormal=_on_the_host,
   StatelessTruncatedNormalV2=_on_the_host,
-  Timestamp=lambda interp, node, inputs: [
-    interp.scope.now() + 1e-6 * tf.cast(interp.session.next_draw(), tf.float64)
-  ],
+  Timestamp=lambda interp, node, inputs: [interp.scope.now(interp.session.next_draw())],
   TruncatedNormal=_drawn(_truncated_normal, _truncated_normal_of_words, 1),
 )

@@ -28,7 +28,8 @@ class Fresh:
   Attributes:
     key: int32 [2], from the operating system's generator.
     number: int32, how many executions there were before: draws with a seed go on from it.
-    time: float64, seconds since 1970.
+    time: float64, seconds since 1970, in the middle of a microsecond: so rounding takes none of
+      those counted from it for another, when a program cuts them to whole ones.
   """
 
   key: tf.Tensor
@@ -42,7 +43,7 @@ class Fresh:
     return cls(
       key=tf.constant(key),
       number=tf.constant(number % 2**31, tf.int32),
-      time=tf.constant(time.time(), tf.float64),
+      time=tf.constant((time.time_ns() // 1000 + 0.5) * 1e-6, tf.float64),
     )
 
   def tensors(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -51,6 +52,8 @@ class Fresh:
 
 
 DRAWS = 'draws'  # The state that counts random draws.
+_STAGES = 2**20  # The microseconds, about a second, in which each stage begins somewhere.
+_ROOM = 64  # Draws of each client, for which the clients of a piece have microseconds of their own.
 
 
 class Session:
@@ -84,12 +87,16 @@ class Scope:
     fresh: what is new at this execution.
     places: int32 scalars that say where the graph is: piece, stage, call, client.
     lanes: how many clients are worked on at once.
+    clients: how many clients there are at most; each has a microsecond of its own.
+    ahead: float64, how many microseconds later than the execution it is here.
     session: what its graphs share.
   """
 
   fresh: Fresh
   places: tuple[int | tf.Tensor, ...] = ()
   lanes: int = 1
+  clients: int = 1
+  ahead: float | tf.Tensor = 0.0
   session: Session = dataclasses.field(default_factory=Session)
 
   def key(self) -> tf.Tensor:
@@ -101,13 +108,16 @@ class Scope:
     words = np.array([seed & 0xFFFFFFFF, seed2 & 0xFFFFFFFF], np.uint32).view(np.int32)
     return self._at_place(random_streams.fold_in(tf.constant(words), self.fresh.number))
 
-  def now(self) -> tf.Tensor:
-    """The time in seconds, a microsecond later at each client."""
-    offset = tf.constant(0.0, tf.float64)
-    for place in self.places:
-      if tf.is_tensor(place):
-        offset += tf.cast(place, tf.float64) * 1e-6
-    return self.fresh.time + offset
+  def now(self, draw: tf.Tensor) -> tf.Tensor:
+    """The time in seconds: another microsecond at each stage, client and draw.
+
+    Programs make seeds of it (`tf.timestamp() * 1e6`), which are to be different ones.
+
+    Args:
+      draw: int32, the number of the draw here.
+    """
+    later = self.ahead + tf.cast(draw, tf.float64) * self.clients
+    return self.fresh.time + 1e-6 * later
 
   def _at_place(self, key: tf.Tensor) -> tf.Tensor:
     for place in self.places:
@@ -133,12 +143,29 @@ def entered(scope: Scope | None) -> Iterator[None]:
     _current.reset(token)
 
 
+def of_piece(fresh: Fresh, piece: tf.Tensor, clients: int) -> Scope:
+  """The scope of one of several pieces of an execution, which have at most so many clients each."""
+  ahead = tf.cast(piece, tf.float64) * float(clients * _ROOM)
+  return Scope(fresh=fresh, places=(piece,), clients=clients, ahead=ahead)
+
+
 @contextlib.contextmanager
 def inside(*places: int | str | tf.Tensor, lanes: int = 1) -> Iterator[None]:
   """Traces at a place of the current scope; nothing happens outside of one."""
   scope = current()
   if scope is not None:
     numbers = [zlib.crc32(p.encode()) & 0x7FFFFFFF if isinstance(p, str) else p for p in places]
-    scope = Scope(fresh=scope.fresh, places=(*scope.places, *numbers), lanes=lanes)
+    stage = repr([n for n in numbers if not tf.is_tensor(n)]).encode()
+    ahead = scope.ahead + float(zlib.crc32(stage) % _STAGES)
+    for number in numbers:
+      if tf.is_tensor(number):
+        ahead += tf.cast(number, tf.float64)
+    scope = Scope(
+      fresh=scope.fresh,
+      places=(*scope.places, *numbers),
+      lanes=lanes,
+      clients=scope.clients,
+      ahead=ahead,
+    )
   with entered(scope):
     yield
