@@ -11,8 +11,9 @@ Long because what a method gives, what is built of it and how are read together.
 """
 
 import collections
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ class BuildSpec:
     hyperparameters: continuous hyper-parameters by name. A method's `build` finds all that its
       declaration has a default for (`completed`).
     options: discrete choices by name, such as `weighting`; likewise.
+    method: the method's name, for errors (`completed`).
   """
 
   model: model_lib.Model
@@ -86,6 +88,7 @@ class BuildSpec:
   rounds: int = common.ROUNDS.default
   hyperparameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  method: str = 'a method'
 
   def completed(self, method: Method) -> 'BuildSpec':
     """With the defaults of the settings that a method declares, where they are not given.
@@ -101,7 +104,9 @@ class BuildSpec:
         value = hyperparameters[setting.same_as]
       if value is not None:
         values[setting.name] = setting.check(float(value) if setting.kind is float else value)
-    return dataclasses.replace(self, hyperparameters=hyperparameters, options=options)
+    return dataclasses.replace(
+      self, hyperparameters=hyperparameters, options=options, method=method.name
+    )
 
   def values(self, *names: str) -> dict[str, float]:
     """The hyper-parameters of these names."""
@@ -493,6 +498,32 @@ def _check_accounted(values: Mapping[str, float], accounted: Mapping[str, float]
       raise ValueError(f'--{name}={given} is not the {value} that the privacy plan accounts for.')
 
 
+@contextlib.contextmanager
+def _reads(who: str, **given: Tree) -> Iterator[None]:
+  """Says of a key that `who` reads and that is not there which keys are, in one line."""
+  try:
+    yield
+  except KeyError as error:
+    parts = dict(given)
+    for name, tree in given.items():
+      for key in ('hyperparameters', 'attributes'):
+        if key in tree:
+          parts[f"{name}['{key}']"] = tree[key]
+    keys = '; '.join(f'{name}: {", ".join(tree) or "none"}' for name, tree in parts.items())
+    # The traceback is the cause's: it has the line that reads.
+    raise ValueError(
+      f'{who} reads {error}, which is not there. There is in {keys}.'
+    ).with_traceback(error.__traceback__) from error
+
+
+def _pair(found: Any, who: str, what: str) -> tuple[Any, Any]:
+  """Refuses what is no pair: a tree of two entries would come apart into its keys."""
+  if isinstance(found, (tuple, list)) and len(found) == 2:
+    return found[0], found[1]
+  kind = 'None' if found is None else type(found).__name__
+  raise ValueError(f'{who} returns {kind}; it must return the pair {what}.')
+
+
 def assemble(
   spec: BuildSpec,
   *,
@@ -535,7 +566,9 @@ def assemble(
     cluster_of: of methods with cluster models: client state -> which of them is the client's.
 
   Raises:
-    ValueError: a hyper-parameter that is not the plan's; clients' states that change their kind.
+    ValueError: a hyper-parameter that is not the plan's; clients' states that change their kind; a
+      key that `client_update` or `server_update` reads and that is not there, or no pair that one
+      of them returns.
   """
   if spec.plan.unit == 'example':  # what is clipped is what the plan says
     hyperparameters = {**hyperparameters, 'clipping_norm': spec.plan.clipping_norm}
@@ -602,7 +635,9 @@ def assemble(
     _for_clients(server_at_server).type_signature.result, client_type, data_type
   )
   def at_client(server, client, data):
-    return client_update(server, client, data)
+    with _reads(f'client_update of {spec.method}', server=server, client=client, data=data):
+      found = client_update(server, client, data)
+    return _pair(found, f'client_update of {spec.method}', '(report, client state)')
 
   report_type, new_client_type = at_client.type_signature.result
   if not client_type.is_assignable_from(new_client_type):
@@ -613,7 +648,10 @@ def assemble(
 
   @tff.tensorflow.computation(server_type, report_type)
   def at_server(server, total):
-    new_server, metrics = server_update(server, total)
+    with _reads(f'server_update of {spec.method}', server=server, reports=total):
+      found = server_update(server, total)
+    who = f'server_update of {spec.method}'
+    new_server, metrics = _pair(found, who, '(server state, metrics)')
     new_server['round'] = server['round'] + 1
     return new_server, metrics
 

@@ -157,6 +157,31 @@ def test_a_method_whose_clients_states_change_their_kind_is_refused(file):
     build.build_process(config)
 
 
+@pytest.mark.parametrize(
+  'right,wrong,words',
+  [
+    (
+      ', **loss_report(statistics)), client',
+      '), client',
+      r"server_update of slip reads 'loss_sum', which is not there\. There is in server: model, "
+      r"round, seed, hyperparameters; reports: update, weight; server\['hyperparameters'\]: ",
+    ),
+    ("['NAME_share'])", "['share'])", "client_update of slip reads 'share', .*: .*slip_share"),
+    ('statistics)), client', 'statistics))', r'client_update of slip returns .*\(report, client'),
+    (', loss_metrics(total)', '', r'server_update of slip returns .*\(server state, metrics\)'),
+    ('return Tree(server', 'Tree(server', 'server_update of slip returns None; it must return the'),
+  ],
+)
+def test_a_slip_in_an_update_is_named(file, right, wrong, words):
+  assert METHOD.count(right) == 1
+  path = file('slip.py', METHOD.replace(right, wrong))
+  with pytest.raises(ValueError, match=words) as caught:
+    build.build_process(ExperimentConfig(method=path, **SMALL))
+  assert '\n' not in str(caught.value)
+  # The line that reads, or where there is none `return assemble(...)`.
+  assert path in user_files.place_of(caught.value)
+
+
 def test_the_methods_that_a_command_line_names():
   assert user_files.methods_in([]) == []  # what an empty flagfile comes to
   arguments = ['--method', 'a.py', '--sweep=method=b.py,ditto']
