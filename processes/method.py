@@ -11,9 +11,8 @@ Long because what a method gives, what is built of it and how are read together.
 """
 
 import collections
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from processes import common_settings as common
+from processes import slips
 from processes.declaration import Method
 from processes.examples import sums_of_examples
 from runtime import random_streams
@@ -109,7 +109,17 @@ class BuildSpec:
     )
 
   def values(self, *names: str) -> dict[str, float]:
-    """The hyper-parameters of these names."""
+    """The hyper-parameters of these names.
+
+    Raises:
+      ValueError: the method declares none of such a name.
+    """
+    missing = [name for name in names if name not in self.hyperparameters]
+    if missing:
+      raise ValueError(
+        f'{self.method} reads the hyper-parameter {", ".join(missing)}, which it does not declare; '
+        f'it has {", ".join(self.hyperparameters) or "none"}.'
+      )
     return {name: self.hyperparameters[name] for name in names}
 
   def values_of(self, settings: Iterable[Setting]) -> dict[str, float]:
@@ -498,32 +508,6 @@ def _check_accounted(values: Mapping[str, float], accounted: Mapping[str, float]
       raise ValueError(f'--{name}={given} is not the {value} that the privacy plan accounts for.')
 
 
-@contextlib.contextmanager
-def _reads(who: str, **given: Tree) -> Iterator[None]:
-  """Says of a key that `who` reads and that is not there which keys are, in one line."""
-  try:
-    yield
-  except KeyError as error:
-    parts = dict(given)
-    for name, tree in given.items():
-      for key in ('hyperparameters', 'attributes'):
-        if key in tree:
-          parts[f"{name}['{key}']"] = tree[key]
-    keys = '; '.join(f'{name}: {", ".join(tree) or "none"}' for name, tree in parts.items())
-    # The traceback is the cause's: it has the line that reads.
-    raise ValueError(
-      f'{who} reads {error}, which is not there. There is in {keys}.'
-    ).with_traceback(error.__traceback__) from error
-
-
-def _pair(found: Any, who: str, what: str) -> tuple[Any, Any]:
-  """Refuses what is no pair: a tree of two entries would come apart into its keys."""
-  if isinstance(found, (tuple, list)) and len(found) == 2:
-    return found[0], found[1]
-  kind = 'None' if found is None else type(found).__name__
-  raise ValueError(f'{who} returns {kind}; it must return the pair {what}.')
-
-
 def assemble(
   spec: BuildSpec,
   *,
@@ -566,10 +550,12 @@ def assemble(
     cluster_of: of methods with cluster models: client state -> which of them is the client's.
 
   Raises:
-    ValueError: a hyper-parameter that is not the plan's; clients' states that change their kind; a
-      key that `client_update` or `server_update` reads and that is not there, or no pair that one
-      of them returns.
+    ValueError: no models; a hyper-parameter that is not the plan's; states that change their
+      kind; metrics that are no scalars; a key that `client_update` or `server_update` reads and
+      that is not there, or no pair that one of them returns.
   """
+  if not models:
+    raise ValueError(f'{spec.method} gives no `models`, so that nothing could be evaluated.')
   if spec.plan.unit == 'example':  # what is clipped is what the plan says
     hyperparameters = {**hyperparameters, 'clipping_norm': spec.plan.clipping_norm}
   fixed = getattr(spec.plan, 'fixed_hyperparameters', {})
@@ -635,25 +621,25 @@ def assemble(
     _for_clients(server_at_server).type_signature.result, client_type, data_type
   )
   def at_client(server, client, data):
-    with _reads(f'client_update of {spec.method}', server=server, client=client, data=data):
+    with slips.reads(f'client_update of {spec.method}', server=server, client=client, data=data):
       found = client_update(server, client, data)
-    return _pair(found, f'client_update of {spec.method}', '(report, client state)')
+    return slips.pair(found, f'client_update of {spec.method}', '(report, client state)')
 
   report_type, new_client_type = at_client.type_signature.result
-  if not client_type.is_assignable_from(new_client_type):
-    raise ValueError(
-      f'client_update gives a client the state {new_client_type}, and not one of the kind that it '
-      f'is given, {client_type}; what clients hold is what init_client gives.'
-    )
+  slips.check_kept('client', spec.method, client_type, new_client_type)
 
   @tff.tensorflow.computation(server_type, report_type)
   def at_server(server, total):
-    with _reads(f'server_update of {spec.method}', server=server, reports=total):
+    with slips.reads(f'server_update of {spec.method}', server=server, reports=total):
       found = server_update(server, total)
     who = f'server_update of {spec.method}'
-    new_server, metrics = _pair(found, who, '(server state, metrics)')
+    new_server, metrics = slips.pair(found, who, '(server state, metrics)')
     new_server['round'] = server['round'] + 1
     return new_server, metrics
+
+  new_server_type, metrics_type = at_server.type_signature.result
+  slips.check_kept('server', spec.method, server_type, new_server_type)
+  slips.check_scalars(spec.method, metrics_type)
 
   @tff.federated_computation
   def initialize():

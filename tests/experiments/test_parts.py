@@ -153,7 +153,10 @@ def test_a_method_whose_clients_states_change_their_kind_is_refused(file):
   )
   assert more.count('more=') == 1
   config = ExperimentConfig(method=file('swollen.py', more), **SMALL)
-  with pytest.raises(ValueError, match='client_update gives a client the state <more=int32>, and'):
+  words = (
+    r"client_update of swollen changes the kind of a client's state: more is int32 and was not"
+  )
+  with pytest.raises(ValueError, match=words):
     build.build_process(config)
 
 
@@ -170,6 +173,22 @@ def test_a_method_whose_clients_states_change_their_kind_is_refused(file):
     ('statistics)), client', 'statistics))', r'client_update of slip returns .*\(report, client'),
     (', loss_metrics(total)', '', r'server_update of slip returns .*\(server state, metrics\)'),
     ('return Tree(server', 'Tree(server', 'server_update of slip returns None; it must return the'),
+    (
+      'Tree(server, model=',
+      "Tree(server, more=server['round'], model=",
+      "server_update of slip changes the kind of a server's state: more is int32 and was not there",
+    ),
+    (
+      'loss_metrics(total)',
+      "Tree(sizes=server['model'])",
+      'server_update of slip gives the metric sizes as <.*>; metrics are scalars by name',
+    ),
+    (
+      "'client_learning_rate', 'NAME_share'",
+      "'client_learning_rate', 'share'",
+      'slip reads the hyper-parameter share, which it does not declare; it has .*slip_share',
+    ),
+    ("{'global': lambda server, client: server['model']}", '{}', 'slip gives no `models`'),
   ],
 )
 def test_a_slip_in_an_update_is_named(file, right, wrong, words):
