@@ -196,16 +196,18 @@ def _lstm():
   return _network(layers, spec, spec, words, draw)
 
 
-def _gru():
-  """A text's last state: its lists have as many elements as words, and one."""
+def _text(recurrent, *, is_masked=False):
+  """A network of texts; `recurrent` makes its layers, given their initializers."""
   words, length = 5, 6
 
   def layers(initializer):
-    return [
-      tf.keras.layers.Embedding(words, 4, embeddings_initializer=initializer()),
-      tf.keras.layers.GRU(3, kernel_initializer=initializer(), recurrent_initializer=initializer()),
-      tf.keras.layers.LayerNormalization(),
-    ]
+    def initializers():
+      return dict(kernel_initializer=initializer(), recurrent_initializer=initializer())
+
+    embedding = tf.keras.layers.Embedding(
+      words, 4, embeddings_initializer=initializer(), mask_zero=is_masked
+    )
+    return [embedding, *recurrent(initializers)]
 
   def draw(rng, n):
     text = rng.integers(0, words, (n, length)).astype(np.int32)
@@ -213,6 +215,21 @@ def _gru():
 
   texts = tf.TensorSpec([None, length], tf.int32)
   return _network(layers, texts, tf.TensorSpec([None], tf.int32), CLASSES, draw)
+
+
+def _gru():
+  """A text's last state: its lists have as many elements as words, and one."""
+  return _text(lambda new: [tf.keras.layers.GRU(3, **new()), tf.keras.layers.LayerNormalization()])
+
+
+def _masked():
+  """Both ways over texts with gaps, whose outputs are zero there, and then over what that gives."""
+
+  def layers(new):
+    both_ways = tf.keras.layers.SimpleRNN(3, return_sequences=True, **new())
+    return [tf.keras.layers.Bidirectional(both_ways), tf.keras.layers.GRU(3, **new())]
+
+  return _text(layers, is_masked=True)
 
 
 def _convolution():
@@ -261,6 +278,7 @@ def _batch_normalization():
 NETWORKS = {
   'lstm': _lstm,
   'gru': _gru,
+  'masked': _masked,
   'convolution': _convolution,
   'batch normalization': _batch_normalization,
 }

@@ -153,7 +153,7 @@ def test_dropout_has_the_distribution_of_native_runs(native):
   assert spread(drawn(context, other)) / spread(theirs) < 0.7  # another rate is found
 
 
-@pytest.mark.exhaustive
+@pytest.mark.exhaustive(but=['masked'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', learning.NETWORKS)
 def test_networks(native, name):

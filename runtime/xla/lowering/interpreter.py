@@ -248,7 +248,8 @@ class Interpreter:
     def threaded_body(values, states):
       enter(states)
       self.session.depth += 1
-      results = [_as_shaped(new, old) for new, old in zip(body(*values), values, strict=True)]
+      self._lack_sizes(values, start)
+      results = [self._as_sized(new, old) for new, old in zip(body(*values), values, strict=True)]
       self.session.depth -= 1
       if any(isinstance(k, datasets.Variable) for k in self.state if k not in before):
         raise NotLowered('a variable that is initialised inside of a loop')
@@ -268,7 +269,30 @@ class Interpreter:
     pairs = zip([*results, *states], begin, kept, strict=True)
     after = [old if same else new for new, old, same in pairs]
     enter(after[len(values) :])
+    self._lack_sizes(after[: len(values)], start)
     return after[: len(values)]
+
+  def _lack_sizes(self, values: Sequence[tf.Tensor], sources: Sequence[tf.Tensor]) -> None:
+    """Notes that XLA has lost these values' sizes where it lost those of their sources."""
+    pairs = zip(values, sources, strict=True)
+    self.unsized.update({id(v): v for v, source in pairs if id(source) in self.unsized})
+
+  def _as_sized(self, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+    """A loop's new value with the old one's sizes, where XLA or TensorFlow lost them.
+
+    Else the next turn would take the largest size for its own, and repeat the single row of a
+    batch of one to meet it.
+    """
+    shaped = _as_shaped(new, old)
+    if not self.session.bounds or not varying.is_varying(shaped):
+      return shaped
+    if id(old) in self.unsized and id(new) not in self.unsized:
+      raise NotLowered('a loop whose value has a size that varies after the first turn only')
+    if id(new) in self.unsized and id(old) not in self.unsized:
+      for axis in range(shaped.shape.rank or 0):
+        if varying.varies(shaped, axis) and varying.varies(old, axis):
+          shaped = set_dynamic_size(shaped, axis, tf.shape(old)[axis])
+    return shaped
 
   def cond(
     self,
@@ -289,6 +313,7 @@ class Interpreter:
     keys = list(before)
     new_keys: list[list[Hashable]] = []
     held: list[dict[int, Any]] = []
+    given: list[list[tf.Tensor]] = []
     changed: set[Hashable] = set()
 
     def run(branch):
@@ -301,8 +326,9 @@ class Interpreter:
           k for k in self.state if isinstance(k, datasets.Variable) and k not in before
         ]
         new_keys.append(new)
-        tensors = [tf.identity(o) for o in outputs if not isinstance(o, datasets.Held)]
-        return tensors, [self.state[k] for k in (*keys, *new)]
+        tensors = [o for o in outputs if not isinstance(o, datasets.Held)]
+        given.append(tensors)
+        return [tf.identity(t) for t in tensors], [self.state[k] for k in (*keys, *new)]
 
       return traced
 
@@ -315,6 +341,9 @@ class Interpreter:
       raise NotLowered('a variable that only one branch of a condition initialises')
     if any(h != held[0] for h in held):
       raise NotLowered('branches of a condition with different data sets or iterators')
+    if any(len({id(v) in self.unsized for v in each}) > 1 for each in zip(*given, strict=True)):
+      raise NotLowered('a value whose size varies after one branch of a condition only')
+    self._lack_sizes(tensors, given[0])
     after = dict(zip((*keys, *new_keys[0]), states, strict=True))
     self.state = {**before, **{k: v for k, v in after.items() if k in changed or k not in before}}
     remaining = iter(tensors)

@@ -65,8 +65,9 @@ def _get_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 def _stack(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (value,) = interp.op(node, inputs)
-  shape = interp.facts_of(inputs[0]).element_shape
-  return [_shaped(value, None if shape is None else [None, *shape])]
+  facts = interp.facts_of(inputs[0])
+  shape = value.shape[1:] if facts.element_shape is None else facts.element_shape
+  return [_shaped(value, None if shape.rank is None else [facts.length, *shape])]
 
 
 def _shaped(value: tf.Tensor, shape: Any) -> tf.Tensor:
