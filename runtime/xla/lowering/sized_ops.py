@@ -19,9 +19,8 @@ def _sized(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if result.shape.rank is None:
     raise varying.refusal(node.op)
   sources = inputs[:1] if node.op in _LIKE_THE_FIRST else inputs
-  sources = [v for v in sources if id(v) not in interp.unsized]
-  if not sources and node.op == 'OnesLike':
-    raise varying.refusal(node.op)
+  if node.op != 'OnesLike':  # Its result is a constant to XLA, and has what size its input has.
+    sources = [v for v in sources if id(v) not in interp.unsized]
   for axis in range(-result.shape.rank, 0):
     sizes = [
       tf.shape(v)[axis] for v in sources if v.shape.rank >= -axis and varying.varies(v, axis)
