@@ -322,6 +322,12 @@ OPS = dict(
   fbn_gi=lambda x, y: tf.gradients(tf.reduce_sum(_normalised(x, m=[0.1], v=[0.3])[0] ** 3), x)[0],
   resizebilinear=lambda x, y: tf.image.resize(_pictures(x), [8, 8]),
   resizenearest=lambda x, y: tf.image.resize(_pictures(x), [8, 8], 'nearest'),
+  resizebilinear_g=lambda x, y: tf.gradients(
+    tf.reduce_sum(tf.image.resize(_pictures(x), [8, 8]) ** 2), x
+  ),
+  resizenearest_g=lambda x, y: tf.gradients(
+    tf.reduce_sum(tf.image.resize(_pictures(x), [8, 8], 'nearest') ** 2), x
+  ),
   spacetobatch=lambda x, y: tf.space_to_batch(_pictures(x), [2, 2], [[0, 0], [0, 0]]),
   spacetodepth=lambda x, y: [
     tf.nn.space_to_depth(_pictures(x), 2),

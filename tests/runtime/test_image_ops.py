@@ -25,6 +25,14 @@ def _dilated(x, w, compiled):
 
 
 EXPLICIT = [[0, 0], [3, 0], [0, 2], [0, 0]]
+
+
+def _resized(x, method, *sizes):
+  """Both layouts of places that Keras' layers and TensorFlow's first version have."""
+  as_now = tf.image.resize(x, sizes, method)
+  return as_now + tf.compat.v1.image.resize(x, sizes, method, align_corners=True)
+
+
 CASES = {
   'valid': lambda x, w, _: tf.nn.conv2d(x, w, 1, 'VALID'),
   'strided, same': lambda x, w, _: tf.nn.conv2d(x, w, [2, 3], 'SAME'),
@@ -32,6 +40,8 @@ CASES = {
   'dilated': _dilated,
   'pooled': lambda x, w, _: tf.nn.max_pool2d(x, 2, 2, 'VALID') * tf.reduce_sum(w),
   'pooled, same': lambda x, w, _: tf.nn.max_pool2d(x, [2, 3], [2, 3], 'SAME') * tf.reduce_sum(w),
+  'nearest': lambda x, w, _: _resized(x, 'nearest', 18, 12) * tf.reduce_sum(w),
+  'bilinear': lambda x, w, _: _resized(x, 'bilinear', 14, 5) * tf.reduce_sum(w),
   'overlapping': lambda x, w, _: tf.nn.max_pool2d(x, 3, 2, 'VALID') * tf.reduce_sum(w),
 }
 

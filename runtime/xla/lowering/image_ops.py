@@ -294,10 +294,40 @@ def _max_pool_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> li
   return [result]
 
 
+def _resizing(node: Any, op: Any, size: int, new_size: int) -> tf.Tensor:
+  """What a resize makes of each of `size` places along an axis: [size, new_size]."""
+  options = {name: node.attr[name].b for name in ('align_corners', 'half_pixel_centers')}
+  with tf.init_scope():
+    places = tf.eye(size)[:, :, tf.newaxis, tf.newaxis]
+    result = op(images=places, size=[new_size, 1], **options).numpy()
+  return tf.constant(result.reshape(size, new_size))
+
+
+def _resize_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """XLA has none. A resize weighs rows and columns apart, and its gradient does so, too."""
+  gradient, of = inputs
+  if node.op == 'ResizeBilinearGrad':
+    op, sizes = tf.raw_ops.ResizeBilinear, of.shape[_ROWS:3]
+  else:
+    op, sizes = tf.raw_ops.ResizeNearestNeighbor, tf.get_static_value(of)
+  new_sizes = gradient.shape[_ROWS:3]
+  if sizes is None or None in (*sizes, *new_sizes, gradient.shape[3]):
+    raise interpreter.NotLowered('the gradient of a resize of pictures of unknown sizes')
+  rows, columns = (
+    tf.cast(_resizing(node, op, int(size), new_size), gradient.dtype)
+    for size, new_size in zip(sizes, new_sizes, strict=True)
+  )
+  apart = tf.reshape(gradient, [-1, new_sizes[0], new_sizes[1] * gradient.shape[3]])
+  resized = tf.reshape(rows @ apart, [-1, int(sizes[0]), new_sizes[1], gradient.shape[3]])
+  return [columns @ resized]
+
+
 HANDLERS: dict[str, interpreter.Handler] = dict(
   Conv2D=_convolution,
   Conv2DBackpropFilter=_filter_gradient,
   Conv2DBackpropInput=_input_gradient,
   MaxPool=_max_pool,
   MaxPoolGrad=_max_pool_gradient,
+  ResizeBilinearGrad=_resize_gradient,
+  ResizeNearestNeighborGrad=_resize_gradient,
 )
