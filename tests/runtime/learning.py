@@ -227,9 +227,8 @@ def _masked():
 
   def layers(new):
     both_ways = tf.keras.layers.SimpleRNN(3, return_sequences=True, **new())
-    # It never drops a number, and has all that dropping takes; the gradient of this form of GRU has
-    # an empty part.
-    last = tf.keras.layers.GRU(3, dropout=1e-7, reset_after=False, **new())
+    # It never drops a number, and has all that dropping takes.
+    last = tf.keras.layers.GRU(3, dropout=1e-7, **new())
     return [tf.keras.layers.Bidirectional(both_ways), last]
 
   return _text(layers, is_masked=True)

@@ -194,23 +194,9 @@ def _added(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return interp.op(node, inputs) if taken is None else [taken]
 
 
-def _fill(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  """Of nothing, whatever its other sizes are: the gradient by an empty part of a split."""
-  sizes = interp.sizes(inputs[0])
-  if sizes is not None and 0 in sizes and None in sizes:
-    return [tf.zeros([size or 0 for size in sizes], inputs[1].dtype)]
-  return interp.op(node, inputs)
-
-
 def _concatenation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   *parts, axis = inputs
   known = tf.get_static_value(axis)
-  if known is not None and any(p.shape.rank and p.shape[int(known)] != 0 for p in parts):
-    parts = [p for p in parts if not (p.shape.rank and p.shape[int(known)] == 0)]
-    if len(parts) == 1:
-      return parts
-    if len(parts) < len(inputs) - 1:
-      return [tf.concat(parts, int(known))]
   is_computed = interp.session.depth > 0 and parts[0].dtype.is_floating and len(parts) > 1
   if known is None or not is_computed or interp.scope.lanes > 1 or interp.session.bounds:
     return interp.op(node, inputs)
@@ -246,7 +232,6 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   BroadcastGradientArgs=_broadcast_axes,
   ConcatV2=_concatenation,
   EmptyTensorList=_empty_list,
-  Fill=_fill,
   Reshape=_reshape,
   Shape=_shape,
   ShapeN=_shape,
