@@ -304,7 +304,10 @@ def _resizing(node: Any, op: Any, size: int, new_size: int) -> tf.Tensor:
 
 
 def _resize_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  """XLA has none. A resize weighs rows and columns apart, and its gradient does so, too."""
+  """XLA has none. A resize weighs rows and columns apart, and its gradient does so, too.
+
+  (So an infinite number, or none, comes out as NaN all along its row and column.)
+  """
   gradient, of = inputs
   if node.op == 'ResizeBilinearGrad':
     op, sizes = tf.raw_ops.ResizeBilinear, of.shape[_ROWS:3]
