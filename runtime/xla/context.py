@@ -3,7 +3,6 @@
 import asyncio
 import collections
 import contextlib
-import re
 import threading
 import warnings
 from collections.abc import Hashable, Sequence
@@ -21,6 +20,7 @@ from runtime.xla import (
   explanation,
   lowered,
   mixed,
+  obstacles,
   partition,
   population,
   program,
@@ -230,9 +230,9 @@ class XlaContext(tff.framework.SyncContext):
 
   def _mixed(self, key, prog) -> mixed.MixedProgram | None:
     """A program in pieces, None if they would all be on the host, or none."""
-    reasons = self._lowering(key, prog).reasons
-    refused = frozenset(op for reason in reasons for op in re.findall(r'the op (\w+)', reason))
-    if (key, 'mixed', refused) not in self._executables:
+    refused = obstacles.refused(self._lowering(key, prog).reasons)
+    kind = (key, 'mixed', frozenset(refused))
+    if kind not in self._executables:
       made = None
       if prog.parameter_type is not None:
         # TFF checks the types of the calls that pieces are made of (a TypeError).
@@ -240,8 +240,8 @@ class XlaContext(tff.framework.SyncContext):
           made = mixed.MixedProgram(prog, self._compiled_parts, refused)
           if not made.cut.is_worthwhile:
             made = None
-      self._executables[key, 'mixed', refused] = made
-    return self._executables[key, 'mixed', refused]
+      self._executables[kind] = made
+    return self._executables[kind]
 
   def _refuse_cut(self, key, prog, cut: partition.Cut) -> None:
     """Has a program interpreted as a whole from now on, for what one of its pieces met."""

@@ -1,6 +1,6 @@
 """Runs a program in pieces: compiled, and on the host beside it."""
 
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,13 @@ Compiled = Callable[[Hashable, program.Program, Sequence[tuple[Any, Any]], int],
 class MixedProgram:
   """Runs the pieces of a program one after the other."""
 
-  def __init__(self, prog: program.Program, compiled: Compiled, refused: Container[str] = ()):
+  def __init__(self, prog: program.Program, compiled: Compiled, refused: Mapping[str, str]):
     """Cuts a program.
 
     Args:
       prog: the program.
       compiled: runs a piece, compiled.
-      refused: types of ops that are known not to compile in it.
+      refused: types of ops that are known not to compile in it, and why.
 
     Raises:
       subgraphs.NotCutError: it cannot be cut.

@@ -1,7 +1,8 @@
 """Why XLA cannot compile a graph, or a part of one."""
 
 import functools
-from collections.abc import Container, Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ _ADVICE = {
   'a callback': 'write it with TensorFlow ops',
   'a piece': 'where it takes long, give its values as an argument of the computation',
   'an op': 'XLA has no such op; use another one, or a computation of its own for it',
+  'a use of an op': 'use another one, or a computation of its own for it',
   'a shape': 'give it a known shape: pad to a fixed size, with the number of real rows beside it',
   'a sequence': 'use tensors of fixed shape, padded, with the number of real rows beside them',
 }
@@ -71,14 +73,14 @@ def of_type(type_: tff.Type) -> Iterator[Obstacle]:
 
 
 def of_nodes(
-  nodes: Iterable[Any], library: Mapping[str, Any], refused: Container[str] = ()
+  nodes: Iterable[Any], library: Mapping[str, Any], refused: Mapping[str, str]
 ) -> list[Obstacle]:
   """What of some nodes of a graph, and of the functions that they call, XLA has no op for.
 
   Args:
     nodes: NodeDefs.
     library: the graph's FunctionDefs by name.
-    refused: types of ops that are known not to compile here.
+    refused: types of ops that are known not to compile here, and why.
   """
   found: dict[Obstacle, None] = {}
   seen: set[str] = set()
@@ -92,6 +94,12 @@ def of_nodes(
         seen.add(name)
         pending += library[name].node_def
   return list(found)
+
+
+def refused(reasons: Iterable[str]) -> dict[str, str]:
+  """The types of ops for which something was not compiled, each with the phrase that says so."""
+  phrases = (re.finditer(r'the op (\w+)[^;\n]*', reason) for reason in reasons)
+  return {found.group(1): found.group(0) for one in phrases for found in one}
 
 
 def called(node: Any) -> Iterator[str]:
@@ -112,7 +120,9 @@ def _of_node(node, refused) -> Obstacle | None:
     return Obstacle('a table', f'the lookup table op {node.op}')
   if node.op not in _NAMES_ONLY and _has_strings(node):
     return Obstacle('a string', f'the op {node.op} of strings')
-  if node.op in refused or not (node.op in graphs.HANDLERS or _has_kernel(node.op)):
+  if node.op in refused:
+    return Obstacle('a use of an op', refused[node.op])
+  if not (node.op in graphs.HANDLERS or _has_kernel(node.op)):
     return Obstacle('an op', f'the op {node.op}')
   return None
 

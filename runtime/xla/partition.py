@@ -10,7 +10,7 @@ parameter is the leaves that it needs of the pieces before.
 """
 
 import dataclasses
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow_federated as tff
@@ -70,12 +70,12 @@ class Cut:
     return not all(piece.on_host for piece in self.pieces) and len(drawing) < 2
 
 
-def cut(prog: program.Program, refused: Container[str] = ()) -> Cut:
+def cut(prog: program.Program, refused: Mapping[str, str]) -> Cut:
   """Cuts a program.
 
   Args:
     prog: the program.
-    refused: types of ops that are known not to compile in it.
+    refused: types of ops that are known not to compile in it, and why.
 
   Raises:
     subgraphs.NotCutError: it has something that is not understood here.

@@ -77,7 +77,7 @@ def _as_sum(a, b, rows: int, columns: int, terms: int, transpose_a: bool, transp
 
 
 def _turned_round(a, b, **transposed: bool):
-  product = tf.matmul(b, a, **transposed)
-  # Or XLA would turn it back.
-  (product,) = gen_xla_ops.xla_optimization_barrier([product])
-  return tf.transpose(product)
+  # Times a one that XLA does not see, or it would turn the product back. Behind a barrier it
+  # would not either, but a branch of a condition that ends so has its numbers in the wrong places.
+  (one,) = gen_xla_ops.xla_optimization_barrier([tf.constant(1.0)])
+  return tf.transpose(tf.matmul(b, a, **transposed) * one)

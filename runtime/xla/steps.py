@@ -6,7 +6,7 @@ results that XLA can compute and those that it cannot. A step's inputs and resul
 """
 
 import dataclasses
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow_federated as tff
@@ -69,12 +69,12 @@ class Evaluation:
     result: for every part of its result, nested tuples of leaves and constants.
   """
 
-  def __init__(self, prog: program.Program, refused: Container[str]):
+  def __init__(self, prog: program.Program, refused: Mapping[str, str]):
     """Evaluates.
 
     Args:
       prog: the program.
-      refused: types of ops that are known not to compile in it.
+      refused: types of ops that are known not to compile in it, and why.
 
     Raises:
       NotCutError: it has something that is not understood here.
@@ -236,7 +236,9 @@ class Evaluation:
           raise subgraphs.NotCutError(f'a function that uses other values, in {node.intrinsic}')
         values.append(block)
         problems += _obstacles_inside(block, self._refused)
-        draws = draws or any(g.draws_from_seeds(range(len(g.results))) for g in _graphs(block))
+        draws = draws or any(
+          g.draws_from_seeds(range(len(g.results))) for g in _graphs(block, self._refused)
+        )
         continue
       leaves = self._evaluate(block, env, _kind_of(type_))
       values.append((type_, leaves))
@@ -333,7 +335,7 @@ def _obstacles_inside(block, refused) -> list[obstacles.Obstacle]:
   return [o for graph in graphs for i in range(len(graph.results)) for o in graph.obstacles(i)]
 
 
-def _graphs(block, refused=()) -> list[subgraphs.Graph]:
+def _graphs(block, refused) -> list[subgraphs.Graph]:
   """The graphs inside a function."""
   if isinstance(block, bb.CompiledComputation):
     return [subgraphs.Graph(block, refused)]

@@ -1,6 +1,6 @@
 """A TensorFlow graph's results apart: those that XLA can compute, and those that it cannot."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ class NotCutError(Exception):
 class Graph:
   """The graph of a `CompiledComputation`, whose results can be computed apart."""
 
-  def __init__(self, block: bb.CompiledComputation, refused: Container[str]):
+  def __init__(self, block: bb.CompiledComputation, refused: Mapping[str, str]):
     proto = block.proto
     if proto.WhichOneof('computation') != 'tensorflow':
       raise NotCutError(f'a {proto.WhichOneof("computation")} computation')

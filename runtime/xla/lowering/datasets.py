@@ -101,10 +101,30 @@ class Iterator(Held):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Optional(Held):
-  """Perhaps an element."""
+  """Perhaps an element.
+
+  Attributes:
+    has_value: whether there is one.
+    value: the element; None where there cannot be one.
+  """
 
   has_value: tf.Tensor
-  value: Callable[[], Element]
+  value: Callable[[], Element] | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Choice(Held):
+  """What the branches of a condition leave in one result, for its gradient unlike each other.
+
+  Attributes:
+    which: what the condition is told which branch to take.
+    index: int32, the number of the branch that is taken.
+    optionals: each branch's own.
+  """
+
+  which: tf.Tensor
+  index: tf.Tensor
+  optionals: Sequence[Optional]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

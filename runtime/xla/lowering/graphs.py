@@ -8,6 +8,7 @@ from tensorflow_federated import framework as bb
 
 from runtime.xla import exact_division
 from runtime.xla.lowering import (
+  conditions,
   data_ops,
   datasets,
   image_ops,
@@ -21,13 +22,14 @@ from runtime.xla.lowering import (
 
 # What XLA cannot take as it is, or not well.
 _LOWERED = {
+  **conditions.OPTIONALS,
   **data_ops.HANDLERS,
   **image_ops.HANDLERS,
   **random_ops.HANDLERS,
   **variable_ops.HANDLERS,
 }
 # How ops are written anew; all others are taken as they are.
-HANDLERS = {**interpreter.HANDLERS, **shape_ops.HANDLERS, **_LOWERED}
+HANDLERS = {**interpreter.HANDLERS, **conditions.HANDLERS, **shape_ops.HANDLERS, **_LOWERED}
 
 
 def inside(block: bb.ComputationBuildingBlock) -> Iterator[tuple[Any, Any]]:

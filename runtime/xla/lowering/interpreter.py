@@ -333,10 +333,9 @@ class Interpreter:
       return traced
 
     runs = [run(branch) for branch in branches]
-    if len(runs) == 2:
-      tensors, states = tf.cond(tf.equal(index, 0), runs[0], runs[1])
-    else:
-      tensors, states = tf.switch_case(index, runs)
+    # XLA takes a choice between more than two, of values whose sizes vary, one by one only.
+    is_nested = self.session.bounds or len(runs) == 2
+    tensors, states = (_one_of if is_nested else tf.switch_case)(index, runs)
     if any(new != new_keys[0] for new in new_keys):
       raise NotLowered('a variable that only one branch of a condition initialises')
     if any(h != held[0] for h in held):
@@ -435,6 +434,13 @@ class Interpreter:
     return list(results)
 
 
+def _one_of(index: tf.Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
+  first, *others = branches
+  if not others:
+    return first()
+  return tf.cond(tf.equal(index, 0), first, lambda: _one_of(index - 1, others))
+
+
 def _as_shaped(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
   """A loop's new value with the old one's static shape, where TensorFlow lost it.
 
@@ -503,27 +509,6 @@ def _in_order(nodes: dict[str, Any], names: Sequence[str], known: set[str]) -> I
 
 def _call(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return interpreter.call(node.attr['f'].func.name, inputs)
-
-
-def _if(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  predicate, arguments = inputs[0], inputs[1:]
-  if predicate.dtype != tf.bool:
-    predicate = tf.not_equal(predicate, tf.zeros([], predicate.dtype))
-  branches = [
-    lambda name=node.attr[branch].func.name: interpreter.call(name, arguments)
-    for branch in ('then_branch', 'else_branch')
-  ]
-  return interpreter.cond(predicate, *branches)
-
-
-def _case(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  names = [f.name for f in node.attr['branches'].list.func]
-  known = tf.get_static_value(inputs[0])
-  if known is not None:
-    index = int(known) if 0 <= known < len(names) else len(names) - 1
-    return interpreter.call(names[index], inputs[1:])
-  branches = [lambda name=name: interpreter.call(name, inputs[1:]) for name in names]
-  return interpreter.switch(inputs[0], branches)
 
 
 def _while(interpreter: Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -715,12 +700,8 @@ def _with_lists(interpreter: Interpreter, length: int, inputs: Sequence[Any]) ->
 
 
 HANDLERS: dict[str, Handler] = dict(
-  Case=_case,
-  If=_if,
   PartitionedCall=_call,
   StatefulPartitionedCall=_call,
-  StatelessCase=_case,
-  StatelessIf=_if,
   StatelessWhile=_while,
   While=_while,
 )

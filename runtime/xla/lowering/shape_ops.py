@@ -7,6 +7,7 @@ beside the tensors, through the tensor lists that carry values from a loop to it
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from runtime.xla import activations, long_sums, products, row_maxima, shifts, solutions
@@ -131,6 +132,9 @@ def _broadcast_axes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
 
 def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   value, shape = inputs
+  known = sized_ops.constants(inputs)
+  if known is not None:
+    return [tf.constant(np.reshape(known[0], known[1]), value.dtype)]
   sizes = interp.sizes(shape)
   if sizes is not None and sizes.count(None) == 1 and -1 not in sizes:
     shape = tf.constant([-1 if size is None else size for size in sizes], shape.dtype)

@@ -4,11 +4,23 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from runtime.xla.lowering import interpreter, varying
 
 _Interpreter = interpreter.Interpreter
+_MOST_SIZES = 64
+
+
+def constants(inputs: list[Any]) -> list[np.ndarray] | None:
+  """The values of sizes or paddings; TensorFlow's own folding stops at a slice or a reshape."""
+  if inputs[0].dtype not in (tf.int32, tf.int64) or not inputs[0].shape.is_fully_defined():
+    return None
+  if inputs[0].shape.num_elements() > _MOST_SIZES:
+    return None
+  known = [tf.get_static_value(i) for i in inputs]
+  return None if any(k is None for k in known) else known
 
 
 def _sized(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -147,6 +159,11 @@ def _slice_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
 
 def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   value, begin, size = inputs
+  constant = constants(inputs)
+  if constant is not None:
+    whole, start, size = constant
+    stops = np.where(size < 0, whole.shape, start + size)
+    return [tf.constant(whole[tuple(map(slice, start, stops))], value.dtype)]
   if interp.session.bounds and varying.is_varying(value):
     first, number = (tf.get_static_value(i, partial=True) for i in (begin, size))
     if value.shape.rank is None or first is None:
@@ -197,10 +214,31 @@ def _batch_norm(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   return outputs
 
 
+def _batch_to_space(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """[b1 b2 B, H, W, ...] -> [B, H b1, W b2, ...], cut: XLA loses the number of rows B."""
+  value, block, crops = inputs
+  if not interp.session.bounds or not varying.is_varying(value):
+    return interp.op(node, inputs)
+  blocks, cuts = tf.get_static_value(block), tf.get_static_value(crops)
+  if blocks is None or cuts is None or None in (value.shape.rank, *value.shape[1:]):
+    raise varying.refusal(node.op)
+  axes = len(blocks)
+  sizes = value.shape.as_list()[1 : 1 + axes]
+  rest = value.shape.as_list()[1 + axes :]
+  apart = tf.reshape(value, [*blocks, -1, *sizes, *rest])
+  pairs = [axis for i in range(axes) for axis in (axes + 1 + i, i)]
+  order = [axes, *pairs, *range(2 * axes + 1, apart.shape.rank)]
+  whole = [size * int(times) for size, times in zip(sizes, blocks, strict=True)]
+  joined = tf.reshape(tf.transpose(apart, order), [-1, *whole, *rest])
+  kept = (slice(int(a), size - int(b)) for (a, b), size in zip(cuts, whole, strict=True))
+  return [joined[(slice(None), *kept)]]
+
+
 _LIKE_THE_FIRST = ('MatrixBandPart', 'OnesLike', 'Roll')
 SIZED = (*_LIKE_THE_FIRST, 'DivNoNan', 'MulNoNan', 'SelectV2', 'Xdivy', 'Xlog1py', 'Xlogy')
 HANDLERS: dict[str, interpreter.Handler] = {
   **dict.fromkeys(SIZED, _sized),
+  'BatchToSpaceND': _batch_to_space,
   'ConcatOffset': _concat_offset,
   'FusedBatchNorm': _batch_norm,
   'FusedBatchNormV2': _batch_norm,

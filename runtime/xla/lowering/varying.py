@@ -37,6 +37,7 @@ KNOWN = frozenset(
     'AvgPool3DGrad',
     'AvgPoolGrad',
     'BatchMatMulV2',
+    'BatchToSpaceND',
     'BesselI0e',
     'BesselI1e',
     'BiasAdd',
@@ -208,8 +209,13 @@ KNOWN = frozenset(
 # They pass values on, or read none; whole models and loops are their tests.
 CARRIED = frozenset(
   [
+    'Case',
+    'If',
+    'OptionalFromValue',
     'Rank',
     'ResourceGather',
+    'StatelessCase',
+    'StatelessIf',
     'TensorListFromTensor',
     'TensorListGetItem',
     'TensorListLength',
