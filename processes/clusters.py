@@ -82,7 +82,8 @@ class ClusterModels:
 
   def _chosen_score(self) -> str:
     score = self._spec.options['selection_score']
-    has_accuracy = 'accuracy' in self._spec.model.metric_names
+    # The model's own metrics come first; a further one of the user's may have any values.
+    has_accuracy = self._spec.model.metric_names[0] == 'accuracy'
     if score == 'auto':
       return 'error_rate' if self._private and has_accuracy else 'loss'
     if score == 'error_rate' and not has_accuracy:
@@ -183,7 +184,7 @@ class ClusterModels:
 
     def score_of(g):
       if self._score == 'error_rate':
-        return 1.0 - mean(g, lambda outputs, y: model.metrics(outputs, y)['accuracy'])
+        return 1.0 - mean(g, lambda outputs, y: _share(model.metrics(outputs, y)['accuracy']))
       if self._score == 'mean_loss':
         return bounded(mean(g, model.loss), clip)
       return mean(g, lambda outputs, y: bounded(model.loss(outputs, y), clip))
@@ -247,3 +248,8 @@ class ClusterModels:
 def bounded(losses, clip):
   """Losses in [0, clip], of a score with that sensitivity; one that is not finite is the worst."""
   return tf.where(tf.math.is_finite(losses), tf.clip_by_value(losses, 0.0, clip), clip)
+
+
+def _share(accuracies):
+  """Accuracies in [0, 1], on which the sensitivity rests, also of a model of the user's."""
+  return tf.where(tf.math.is_finite(accuracies), tf.clip_by_value(accuracies, 0.0, 1.0), 0.0)

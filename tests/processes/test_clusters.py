@@ -1,5 +1,7 @@
 """The private choice of a cluster: its probabilities and its sensitivity."""
 
+import dataclasses
+
 import hypothesis
 import numpy as np
 import pytest
@@ -135,6 +137,36 @@ def test_one_example_moves_every_score_by_at_most_the_sensitivity(score, rows, o
   for neighbour in (replaced, removed):
     moved = np.abs(scores_of(server, neighbour) - scores)
     assert np.all(moved <= sensitivity * (1 + 1e-5))
+
+
+@pytest.mark.parametrize('value', [100.0, -7.0, np.inf, np.nan])
+def test_an_accuracy_of_the_users_moves_no_score_by_more_than_the_sensitivity(value):
+  """A model of the user's may call anything accuracy; a further metric is no score at all."""
+  data = small.binary_data(rows=4)
+
+  def metrics(outputs, y):
+    return Tree(accuracy=tf.where(tf.abs(y) > 1.5, value, 0.5 + 0.0 * outputs))
+
+  spec = _spec(data)
+  wild = dataclasses.replace(spec.model, metrics=metrics, metric_names=('accuracy',))
+  spec = dataclasses.replace(spec, model=wild).completed(processes.METHODS['ifca'])
+  clusters, one = ClusterModels(spec), _row(data)
+  server = _server(clusters)
+  marked = Tree(one, y=tf.tensor_scatter_nd_update(one['y'], [[3]], [2.0]))
+  scores = [clusters._scores(server, rows, 4).numpy() for rows in (one, marked)]
+  assert np.all(np.isfinite(scores))
+  assert np.all(np.abs(scores[1] - scores[0]) <= clusters._sensitivity(server, one) * (1 + 1e-5))
+
+
+def test_a_further_metric_named_accuracy_is_no_score():
+  data = small.regression_data()
+  spec = _spec(data, model='linear_regression')
+  names = (*spec.model.metric_names, 'accuracy')
+  spec = dataclasses.replace(spec, model=dataclasses.replace(spec.model, metric_names=names))
+  assert ClusterModels(spec.completed(processes.METHODS['ifca']))._score == 'loss'
+  asked = dataclasses.replace(spec, options={**spec.options, 'selection_score': 'error_rate'})
+  with pytest.raises(ValueError, match='selection_score=error_rate'):
+    ClusterModels(asked.completed(processes.METHODS['ifca']))
 
 
 def _compiled_scores():
