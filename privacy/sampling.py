@@ -148,6 +148,10 @@ class FixedSizeCohorts:
   most C moves the sum by up to 2 C, so noise of standard deviation z C has the noise multiplier
   z / 2 relative to the sensitivity: `SampledWithoutReplacement(population, size, Gaussian(z / 2))`.
   A client who contributes nothing is a special case: the same number bounds zero-out.
+  It holds against those who do not know who took part. The other clients together do (one of a
+  full cohort's places is left, or none), and against them nothing is amplified: the billboard
+  lemma of joint privacy does not apply. Nor does the theorem of composition cover reports that
+  depend on the client's own earlier rounds, as others' rounds are not independent of one's own.
 
   Attributes:
     population: number of clients.

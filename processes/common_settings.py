@@ -170,6 +170,12 @@ STAYS_ON_THE_CLIENT = (
   'the others see, their own personal models included, protects a client, as long as that client '
   'does not reveal its own personal model.'
 )
+STAYS_ON_THE_CLIENT_ALONE = (
+  'Personal models never leave their clients. The guarantee is for what is sent to all alone. It '
+  'is not joint: in cohorts of a fixed size those who take part tell who does not, so that all '
+  'other clients together, or their personal models, tell in which rounds a client took part, and '
+  'against them sampling amplifies nothing. Poisson cohorts have the joint guarantee.'
+)
 CROSS_SILO = 'Liu et al., NeurIPS 2022'
 
 

@@ -166,7 +166,7 @@ class Experiment:
     statement = self.plan.statement(
       rounds,
       preprocessing=self.dataset.preprocessing + (references.outside(self.dataset) * self.private),
-      notes=self.config.declaration.privacy_notes if self.plan.unit == 'client' else (),
+      notes=wording.notes(self.config.declaration, self.plan),
     )
     report = statement.to_json()
     for silo in report['silos']:

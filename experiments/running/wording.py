@@ -5,7 +5,10 @@ from typing import Any
 
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import noise_keys
-from privacy import statement
+from privacy import nothing_shared, sampling, statement
+from privacy.plan import PrivacyPlan
+from processes import common_settings
+from processes.declaration import Method
 
 REPLAY = (
   'Rounds that an interruption lost are run again with the same cohorts, batches and noise, and '
@@ -20,6 +23,21 @@ STOPPING = (
   'round that follows from public settings.'
 )
 _HEADINGS = {'filter': 'Filter', 'noise_key': 'Noise key', 'ledger': 'Ledger'}
+
+
+def notes(method: Method, plan: PrivacyPlan) -> tuple[str, ...]:
+  """What a method adds to the statement of a client-level plan, as far as its cohorts allow.
+
+  Joint privacy rests on clients who take part independently: where the others tell who took part
+  it is not that of the plan.
+  """
+  if plan.unit != 'client':
+    return ()
+  told, cohorts = {}, getattr(plan, 'deployed', plan.cohorts)
+  is_silent = isinstance(plan, nothing_shared.NothingShared)
+  if isinstance(cohorts, sampling.FixedSizeCohorts) and cohorts.rate < 1 and not is_silent:
+    told[common_settings.STAYS_ON_THE_CLIENT] = common_settings.STAYS_ON_THE_CLIENT_ALONE
+  return tuple(told.get(note, note) for note in method.privacy_notes)
 
 
 def further(config: ExperimentConfig, last_round: int) -> dict[str, Mapping[str, Any]]:

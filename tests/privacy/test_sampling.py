@@ -5,9 +5,10 @@ import tracemalloc
 import dp_accounting
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
-from privacy import sampling
+from privacy import accounting, sampling
+from privacy.events import Adjacency
 
 POPULATION, RATE, ROUNDS = 400, 0.1, 2000
 
@@ -198,3 +199,30 @@ def test_events():
 def test_refuses(make, message):
   with pytest.raises(ValueError, match=message):
     make()
+
+
+def test_a_cohort_of_a_fixed_size_hides_nobody_from_the_others_together():
+  """They know who took part, and against them the amplified epsilon is too small.
+
+  Of rounds in which a client is known to take part each is a Gaussian mechanism, so that delta is
+  the mean over their number. Poisson cohorts tell the others nothing: theirs is the plan's.
+  """
+  rounds, noise, delta = 60, 2.5, 0.01
+  cohorts = sampling.FixedSizeCohorts(20, 1)
+  drawn = [cohorts.sample(3, t) for t in range(200)]
+  others = np.array([np.sum(one != 0) for one in drawn])
+  assert np.array_equal(others < cohorts.size, [0 in one for one in drawn])
+
+  taken = np.arange(1, rounds + 1)
+  mu = 2 * np.sqrt(taken) / noise
+
+  def delta_of(epsilon):
+    each = stats.norm.cdf(mu / 2 - epsilon / mu)
+    each -= np.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+    return stats.binom.pmf(taken, rounds, cohorts.rate) @ each
+
+  event = dp_accounting.SelfComposedDpEvent(cohorts.event(noise), rounds)
+  amplified = accounting.loss(event, delta, Adjacency.REPLACE_ONE).epsilon
+  known = optimize.brentq(lambda epsilon: delta_of(epsilon) - delta, 0.0, 20.0)
+  assert amplified == pytest.approx(0.795, abs=0.001)
+  assert known == pytest.approx(4.438, abs=0.001)

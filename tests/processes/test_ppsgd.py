@@ -329,10 +329,13 @@ def test_statement_says_what_stays_on_the_client_and_how_users_are_drawn(fixed):
   report = build.build_process(config).privacy_report(20)
   text = ' '.join(report['statement'].split())
   assert 'Personal models never leave their clients' in text
-  assert 'joint differential privacy' in text and 'billboard' in text
+  # The others tell who is in a cohort of a fixed size: see tests/privacy/test_sampling.py.
+  assert ('joint differential privacy' in text and 'billboard' in text) != fixed
+  assert ('not joint' in text) == fixed
   assert ('replace' in report['adjacency']) == fixed
   local = build.build_process(dataclasses.replace(config, personalization_alpha=0.0))
   assert local.privacy_report(20)['epsilon'] == 0.0
+  assert 'joint differential privacy' in ' '.join(local.privacy_report(20)['statement'].split())
   everything = build.build_process(dataclasses.replace(config, personalization_alpha=math.inf))
   assert everything.privacy_report(20)['epsilon'] == report['epsilon'] > 0
 
