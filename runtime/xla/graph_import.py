@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, ops
 from tensorflow.python.ops import control_flow_util
 
-from runtime.xla import exact_division, obstacles, replacements
+from runtime.xla import checks, exact_division, obstacles, replacements
 from runtime.xla.lowering import graphs, scope
 
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'  # ResourceHandle::ANONYMOUS_NAME
@@ -58,6 +58,10 @@ def run(proto: Any, argument: Any) -> Any:
   if tensorflow.HasField('parameter'):
     _bind(tensorflow.parameter, argument, feeds)
   results = _tensor_names(tensorflow.result)
+  graph = ops.get_default_graph()
+  is_compiled = control_flow_util.GraphOrParentsInXlaContext(graph)
+  if is_compiled:
+    graph_def = checks.without(graph_def, results)
 
   needed = ancestors(graph_def, results)
   if tensorflow.initialize_op:
@@ -66,8 +70,6 @@ def run(proto: Any, argument: Any) -> Any:
   fed = {name.split(':')[0] for name in (*feeds, tensorflow.session_token_tensor_name)}
   _keep(graph_def, needed, fed)
   _own_resources(graph_def)
-  graph = ops.get_default_graph()
-  is_compiled = control_flow_util.GraphOrParentsInXlaContext(graph)
   if is_compiled:
     exact_division.keep(graph_def)
   _rebuild_library(graph_def, is_compiled)

@@ -9,7 +9,7 @@ from tensorflow_federated import framework as bb
 
 from runtime import trees
 from runtime.tff_internals import computation_pb2
-from runtime.xla import graph_import, obstacles
+from runtime.xla import checks, graph_import, obstacles
 
 
 class NotCutError(Exception):
@@ -28,8 +28,6 @@ class Graph:
     self._graph = proto.tensorflow
     self._graph_def = tf.compat.v1.GraphDef()
     self._graph.graph_def.Unpack(self._graph_def)
-    self._nodes = {node.name: node for node in self._graph_def.node}
-    self._library = {f.signature.name: f for f in self._graph_def.library.function}
     signature = block.type_signature
     self.parameters = []
     self._parameter_types = []
@@ -39,6 +37,9 @@ class Graph:
       self._parameter_types = trees.leaf_types(signature.parameter)
     self._result_bindings = list(_leaf_bindings(self._graph.result))
     self.results = [_tensor_name(b) for b in self._result_bindings]
+    self._compiled = checks.without(self._graph_def, self.results)
+    self._nodes = {node.name: node for node in self._compiled.node}
+    self._library = {f.signature.name: f for f in self._compiled.library.function}
     self.result_types = trees.leaf_types(signature.result)
 
   def _ancestors(self, indices, is_compiled: bool = True) -> set[str]:
@@ -47,9 +48,10 @@ class Graph:
     XLA makes no assertions and prints nothing: what only these use is not needed there.
     """
     past = obstacles.IGNORED if is_compiled else ()
-    found = graph_import.ancestors(self._graph_def, [self.results[i] for i in indices], past)
+    graph_def = self._compiled if is_compiled else self._graph_def
+    found = graph_import.ancestors(graph_def, [self.results[i] for i in indices], past)
     if self._graph.initialize_op and any(self._is_resource(name) for name in found):
-      found |= graph_import.ancestors(self._graph_def, [self._graph.initialize_op], past)
+      found |= graph_import.ancestors(graph_def, [self._graph.initialize_op], past)
     return found
 
   def _is_resource(self, name) -> bool:
@@ -127,7 +129,7 @@ class Graph:
       graph.ClearField('initialize_op')
     if is_compiled:
       graph_def = tf.compat.v1.GraphDef()
-      graph_def.CopyFrom(self._graph_def)
+      graph_def.CopyFrom(self._compiled)
       for node in graph_def.node:
         if node.op in obstacles.IGNORED and node.op != 'Placeholder':
           node.op = 'NoOp'

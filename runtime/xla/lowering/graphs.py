@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow_federated import framework as bb
 
-from runtime.xla import exact_division
+from runtime.xla import checks, exact_division
 from runtime.xla.lowering import (
   conditions,
   data_ops,
@@ -82,6 +82,8 @@ def run(proto: Any, graph_def: Any, argument: Any, where: scope.Scope) -> Any:
     NotLowered: the graph has something that cannot be lowered.
   """
   graph = proto.tensorflow
+  names = list(_tensor_names(graph.result))
+  graph_def = checks.without(graph_def, names)
   exact_division.keep(graph_def)
   interp = interpreter.Interpreter(graph_def, where, HANDLERS)
   feeds: dict[str, Any] = {}
@@ -91,7 +93,6 @@ def run(proto: Any, graph_def: Any, argument: Any, where: scope.Scope) -> Any:
     feeds[graph.session_token_tensor_name] = tf.constant('')
   if graph.initialize_op:
     interp.graph(graph_def.node, feeds, [], [graph.initialize_op])
-  names = list(_tensor_names(graph.result))
   return _unbind(graph.result, iter(interp.graph(graph_def.node, feeds, names)))
 
 
