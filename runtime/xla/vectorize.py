@@ -198,7 +198,8 @@ def _stack(wrapped, wanted: bool) -> tf.Tensor:
 
 
 def _select(chosen: tf.Tensor, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-  return tf.where(tf.reshape(chosen, [-1] + [1] * (a.shape.rank - 1)), a, b)
+  """Every lane's own choice [lanes, ...]; `tf.where` would make [1] and [0] or [8] one size."""
+  return tf.raw_ops.Select(condition=chosen, x=a, y=b)
 
 
 def _convert_key_counter(pfor_input):

@@ -256,3 +256,47 @@ def test_clients_whose_work_cannot_be_vectorised_go_one_by_one():
     with pytest.warns(RuntimeWarning, match='one at a time, and not 2 at once'):
       found = machine.evaluate(mapped, 0.0, None, machine.place(x))
     assert list(found) == expected
+
+
+def _one_of_two_sizes(x):
+  return tf.reduce_sum(tf.cond(x[0] > 0.0, lambda: x[:1], lambda: x))
+
+
+def _one_of_three_sizes(x):
+  branches = [lambda: x[:1], lambda: 2.0 * x[1:2], lambda: x[1:]]
+  return tf.reduce_sum(tf.switch_case(tf.cast(x[2], tf.int32), branches))
+
+
+def _growing_from_none(x):
+  return _turns(x, tf.zeros([0]), lambda v: tf.concat([v, x[:1]], 0))
+
+
+def _all_made_one(x):
+  return _turns(x, x, lambda v: tf.reduce_sum(v, keepdims=True) + 1.0)
+
+
+def _turns(x, start, change):
+  """The sum of a value whose size may change in each of x[2] turns."""
+  _, value = tf.while_loop(
+    lambda i, _: i < tf.cast(x[2], tf.int32),
+    lambda i, v: (i + 1, change(v)),
+    (0, start),
+    shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+  )
+  return tf.reduce_sum(value)
+
+
+@pytest.mark.parametrize(
+  'function', [_one_of_two_sizes, _one_of_three_sizes, _growing_from_none, _all_made_one]
+)
+def test_values_whose_size_differs_between_clients_are_not_brought_to_one(function):
+  """A size of 1 would pass for that of another client: one number for three, or for none."""
+  type_ = tff.TensorType(np.float32, [3])
+  local = tff.tensorflow.computation(function, type_)
+  mapped = tff.federated_computation(
+    lambda x: tff.federated_map(local, x), tff.FederatedType(type_, tff.CLIENTS)
+  )
+  x = np.array([[2.0, 5.0, 1.0], [-1.0, 4.0, 0.0], [3.0, 7.0, 2.0]], np.float32)
+  with tff.framework.get_context_stack().install(runtime.XlaContext(clients_per_block=3)):
+    found = mapped(list(x))
+  np.testing.assert_allclose(found, [function(tf.constant(one)) for one in x], rtol=1e-6)
