@@ -199,7 +199,7 @@ def _stack(wrapped, wanted: bool) -> tf.Tensor:
 
 def _select(chosen: tf.Tensor, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
   """Every lane's own choice [lanes, ...]; `tf.where` would make [1] and [0] or [8] one size."""
-  return tf.raw_ops.Select(condition=chosen, x=a, y=b)
+  return tf.raw_ops.Select(condition=tf.reshape(chosen, [-1]), x=a, y=b)
 
 
 def _convert_key_counter(pfor_input):
@@ -239,6 +239,14 @@ def _convert_pad(pfor_input):
   paddings = tf.concat([tf.zeros([1, 2], paddings.dtype), paddings], axis=0)
   value = pfor_input.unstacked_input(2)
   return pfor_lib.wrap(tf.pad(pfor_input.stacked_input(0), paddings, constant_values=value), True)
+
+
+def _convert_roll(pfor_input):
+  """Rolls by axes counted from the first: pfor takes -1 for the axis of the lanes."""
+  values, shift, axes = pfor_input.inputs
+  rank = values.t.shape.rank - values.is_stacked
+  inputs = [values, shift, pfor_lib.wrap(axes.t % rank, axes.is_stacked)]
+  return pfor_lib._convert_roll(pfor_lib._PforInput(pfor_input.pfor, pfor_input.op, inputs))
 
 
 def _convert_bitcast(pfor_input):
@@ -298,6 +306,7 @@ _CONVERTERS = {
   'L2Loss': _convert_l2_loss,
   'PadV2': _convert_pad,
   'PartitionedCall': _convert_call,
+  'Roll': _convert_roll,
   'StatefulPartitionedCall': _convert_call,
   'StatelessCase': _convert_if,
   'StatelessIf': _convert_if,

@@ -300,3 +300,27 @@ def test_values_whose_size_differs_between_clients_are_not_brought_to_one(functi
   with tff.framework.get_context_stack().install(runtime.XlaContext(clients_per_block=3)):
     found = mapped(list(x))
   np.testing.assert_allclose(found, [function(tf.constant(one)) for one in x], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'function',
+  [
+    lambda x: tf.roll(x, 1, -1),
+    lambda x: tf.roll(x, [1, 2], [-2, 1]),
+    lambda x: tf.roll(x, tf.cast(x[0, 0] / 6.0, tf.int32), -1),
+  ],
+  ids=['one', 'two', 'by a value'],
+)
+def test_a_roll_along_axes_that_are_counted_from_the_last(function):
+  """pfor takes them for the axis of the clients, one further from the last."""
+  type_ = tff.TensorType(np.float32, [2, 3])
+  local = tff.tensorflow.computation(function, type_)
+  mapped = tff.federated_computation(
+    lambda x: tff.federated_map(local, x), tff.FederatedType(type_, tff.CLIENTS)
+  )
+  x = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+  context = runtime.XlaContext(clients_per_block=4)
+  with tff.framework.get_context_stack().install(context):
+    found = mapped(list(x))
+  np.testing.assert_array_equal(found, [function(tf.constant(one)) for one in x])
+  assert context.lowering(mapped).serial_reasons == []
