@@ -30,7 +30,8 @@ class Grid:
 
   A swept setting belongs to some combinations only where the method or the privacy
   unit is swept as well. It is left out of the others, which then come once: methods
-  `local` and `mr_mtl` with two values of `mtl_lambda` are three settings.
+  `local` and `mr_mtl` with two values of `mtl_lambda` are three settings. What belongs to the
+  method or the privacy unit of no combination is refused.
 
   Attributes:
     base: the settings that all runs have, by name.
@@ -92,16 +93,21 @@ class Grid:
     """Every run's configuration by its name, the seeds of a setting side by side.
 
     Raises:
-      ValueError: a combination that is no experiment, and which one.
+      ValueError: a combination that is no experiment, and which one; a swept setting that belongs
+        to none of them.
     """
     result: dict[str, ExperimentConfig] = {}
+    used: set[str] = set()
+    reasons: dict[str, str] = {}
     for values in itertools.product(*self.axes.values()):
       chosen = {
         name: value
         for names, value in zip(self.axes, values, strict=True)
         for name in names.split('+')
       }
-      chosen = {n: v for n, v in chosen.items() if _belongs(n, {**self.base, **chosen})}
+      reasons = {name: _why_not(name, {**self.base, **chosen}) for name in chosen}
+      chosen = {name: value for name, value in chosen.items() if not reasons[name]}
+      used.update(chosen)
       config = None
       for seed in self.seeds:
         name = run_name({**chosen, 'seed': seed})
@@ -113,6 +119,10 @@ class Grid:
           result[name] = config.with_seed(seed)
         except ValueError as error:
           raise ValueError(f'the setting {name} of the sweep: {error}') from error
+    for names, values in self.axes.items():
+      first, *others = names.split('+')
+      if used.isdisjoint([first, *others]) and reasons[first].startswith('belongs'):
+        raise ValueError(f'--sweep={names}={_words(values)}: {first} {reasons[first]}')
     return result
 
   def to_json(self) -> dict[str, Any]:
@@ -204,14 +214,14 @@ def _continuous(name: str) -> bool:
   return is_hyperparameter(name) or privacy or name in BUDGETS
 
 
-def _belongs(name: str, values: Mapping[str, Any]) -> bool:
-  """Whether a setting applies to the experiment with these values."""
+def _why_not(name: str, values: Mapping[str, Any]) -> str:
+  """Why a setting does not apply to the experiment with these values; empty if it does."""
   defaults = {n: settings()[n].default for n in ('method', 'privacy')}
   method = values.get('method', defaults['method'])
   if user_files.is_method(method):
     method = user_files.method(method).name
   method, implied = processes.ALIASES.get(method, (method, {}))
-  return not why_not(name, {**defaults, **implied, **values, 'method': method})
+  return why_not(name, {**defaults, **implied, **values, 'method': method})
 
 
 def _merged(base: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:

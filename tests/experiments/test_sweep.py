@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import queue
+import re
 import signal
 import weakref
 
@@ -60,6 +61,22 @@ def test_a_setting_of_another_method_is_left_out():
     'method=mr_mtl,mtl_lambda=0.1,seed=0',
     'method=mr_mtl,mtl_lambda=1,seed=0',
   ]
+
+
+@pytest.mark.parametrize(
+  'base, sweep, words',
+  [
+    ({}, 'mtl_lambda=0.1,1', 'mtl_lambda belongs to --method=.*; --method=fedavg does not use it'),
+    ({}, 'delta=1e-3,1e-4', 'delta belongs to --privacy=.*; --privacy=none does not use it'),
+    ({}, 'mtl_lambda+ditto_lambda=0.1,1', 'mtl_lambda belongs to'),
+    ({'method': 'dp_fedavg', 'privacy': 'client'}, 'mtl_lambda=1,2', '.*--method=fedavg does not'),
+  ],
+)
+def test_a_setting_that_belongs_to_no_run_is_refused(base, sweep, words):
+  grid = Grid.parse({**base, **({'noise_multiplier': 1.0, 'delta': 1e-3} if base else {})},
+                    [sweep], ['0'])  # fmt: skip
+  with pytest.raises(ValueError, match=f'--sweep={re.escape(sweep.partition("=")[0])}=.*: {words}'):
+    grid.runs()
 
 
 def test_a_setting_that_needs_a_default_is_kept():
