@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 import pandas as pd
-from matplotlib import figure, ticker
+from matplotlib import figure
 
 import drawing as house
 import processes
@@ -115,7 +115,7 @@ def privacy_utility(data: ReportData) -> Drawing | None:
   # Budgets that were asked for are equal; what was spent differs in the last digits.
   asked = private.get('target_epsilon', private['epsilon']).fillna(private['epsilon'])
   private = private.assign(budget=asked.round(4))
-  if private['budget'].nunique() < 2:
+  if private.loc[private['budget'] > 0, 'budget'].nunique() < 2:
     return None
   chosen, caption = choosing.best_settings(data, private, ['problem', 'method', 'budget'])
   public = last[last['epsilon'] == math.inf]
@@ -134,12 +134,13 @@ def draw_fronts(points: pd.DataFrame) -> figure.Figure:
   """Draws fronts: a panel for each problem, and one more for what is crowded.
 
   Args:
-    points: problem, method, budget (infinite without privacy), mean, std, seeds, metric, and the
-      delta that all epsilons belong to (missing where they differ).
+    points: problem, method, budget (infinite without privacy, 0 where nothing is released, which
+      has no place on a log scale: both are lines across), mean, std, seeds, metric, and the delta
+      that all epsilons belong to (missing where they differ).
   """
   metric, delta = layout.metric_of(points), points['delta'].iloc[0]
-  free = points[points['budget'] == math.inf]
-  chosen = points[points['budget'] < math.inf]
+  free = points[~points['budget'].between(0.0, math.inf, inclusive='neither')]
+  chosen = points.drop(free.index)
   panels_of: list[tuple[str, str, pd.DataFrame, pd.DataFrame]] = []
   for problem in dict.fromkeys(chosen['problem']):
     own = chosen[chosen['problem'] == problem]
@@ -153,12 +154,12 @@ def draw_fronts(points: pd.DataFrame) -> figure.Figure:
   for axes, (title, scaled, own, across) in zip(panels, panels_of, strict=True):
     layout.lines_of_methods(axes, own, 'budget')
     for row in sweep_table.records(across):
-      layout.line_across(axes, row['mean'], str(row['method']), ' without privacy')
+      words = ' without privacy' if row['budget'] else ', epsilon 0'
+      layout.line_across(axes, row['mean'], str(row['method']), words)
     budgets = sorted(own['budget'].unique())
     axes.set_title(title, loc='left')
     axes.set_xscale('log')
-    axes.set_xticks(budgets, [f'{b:g}' for b in budgets])
-    axes.xaxis.set_minor_locator(ticker.NullLocator())
+    layout.ticks_apart(axes, budgets, '{:g}'.format)
     at = f' at delta {delta:g}' if pd.notna(delta) else ''
     axes.set_xlabel(f'{layout.epsilon_of(points)}{at} (log scale; less is more private)')
     axes.set_ylabel(layout.WORDS[metric])

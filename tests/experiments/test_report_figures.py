@@ -240,6 +240,23 @@ def test_what_is_crowded_is_drawn_again(tmp_path):
     assert axes.get_xlabel().startswith('epsilon at delta 0.001 (log scale')
 
 
+def test_what_releases_nothing_is_a_line_across_the_fronts():
+  """On a log scale epsilon 0 has no place: all others stood at its other end, on one another."""
+  budgets = (0.0, 0.0155, 0.2125, 2.792, 2.8, 53.5864)
+  points = pd.DataFrame(
+    [dict(problem='', method='ppsgd', budget=b, mean=60.0 - b) for b in budgets]
+  ).assign(std=0.0, seeds=1, metric='mse', delta=1e-4)
+  with matplotlib.rc_context(house.STYLE):
+    drawn = report_figures.draw_fronts(points)
+    assert not overlaps.faults(drawn)
+  (axes,) = drawn.axes
+  assert axes.get_xlim()[0] > 0.01 and axes.get_xlim()[1] < 100
+  assert {line.get_label() for line in axes.get_lines()} >= {'PPSGD', 'PPSGD, epsilon 0'}
+  assert [tick.get_text() for tick in axes.get_xticklabels()] == [
+    '0.0155', '0.2125', '2.792', '53.5864',
+  ]  # fmt: skip
+
+
 @pytest.mark.parametrize('metric', ['mse', 'accuracy'])
 @pytest.mark.parametrize('std', [0.001, 0.5])
 def test_a_method_that_goes_wrong_leaves_the_picture_and_flattens_nobody(metric, std):
