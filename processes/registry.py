@@ -28,7 +28,7 @@ _NAMES = (
   'scaffold',
 )
 
-DEFAULT = _NAMES[0]
+DEFAULT = 'fedavg'  # whichever is listed first: a new method changes no command that names none
 METHODS: dict[str, Method] = {}
 """Every method by name."""
 ALIASES: dict[str, tuple[str, Mapping[str, Any]]] = {}

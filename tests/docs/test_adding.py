@@ -69,6 +69,8 @@ def _insert(path, code, where, marker):
 @pytest.mark.slow
 def test_adding_a_method(project):
   (program,) = _follow('adding_a_method.md', project)
+  default = 'from experiments import ExperimentConfig; print(ExperimentConfig().method)'
+  assert _python(project, '-c', default).strip() == 'fedavg'
   assert _python(project, '-c', program).count('After 2 rounds') == 2
   assert '--unseen_fraction [0.2]' in _python(project, 'run_experiment.py', '--help')
   _python(project, '-m', 'pytest', '-q', 'tests/processes/test_participation_gap.py')
