@@ -1,6 +1,7 @@
 """Pages whose blocks of code are one program: it runs as it stands."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -17,7 +18,10 @@ from tests.docs import markdown
 )
 def test_the_code_runs(tmp_path, page, said):
   program = tmp_path / 'program.py'
-  program.write_text('\n'.join(code for _, code in markdown.blocks(markdown.DOCS / page)))
+  blocks = [code for _, code in markdown.blocks(markdown.DOCS / page)]
+  if page == 'python_api.md':  # what its comment says of a shape
+    blocks.append('print(f\'NumPy [{len(weights["weights"])}, ...]\')')
+  program.write_text('\n'.join(blocks))
   done = subprocess.run(
     [sys.executable, program],
     cwd=tmp_path,
@@ -29,3 +33,5 @@ def test_the_code_runs(tmp_path, page, said):
   )
   assert done.returncode == 0, done.stderr
   assert said in done.stdout
+  for shape in re.findall(r'NumPy \[.*\]', (markdown.DOCS / page).read_text()):
+    assert shape in done.stdout
