@@ -7,6 +7,7 @@ import functools
 import gc
 import mmap
 import os
+import pathlib
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,6 +39,16 @@ def keep() -> bool:
     return False
   options = {_M_MMAP_THRESHOLD: _KEPT, _M_TRIM_THRESHOLD: _KEPT, _M_ARENA_MAX: _heaps()}
   return all([mallopt(option, value) for option, value in options.items()])
+
+
+def available_bytes() -> int | None:
+  """What programs can still take of this machine's memory; None where Linux does not say it."""
+  try:
+    lines = pathlib.Path('/proc/meminfo').read_text().splitlines()
+  except OSError:
+    return None
+  found = [line.split()[1] for line in lines if line.startswith('MemAvailable:')]
+  return 1024 * int(found[0]) if found else None
 
 
 def room(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

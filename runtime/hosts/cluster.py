@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from runtime import temporary
+from runtime import memory, temporary
 from runtime.hosts.crew import Tell, warn
 from runtime.quiet import no_stderr
 
@@ -25,6 +25,7 @@ _SECONDS_TO_CONNECT = 10.0
 _SECONDS_FOR_ROOM = 60.0  # whoever had the CPUs before may just be ending
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOOPBACK = ('localhost', '127.0.0.1')
+_WORKER_BYTES = 250 * 2**20  # with TensorFlow, before it has any data; what they share apart
 _OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least; only messages go through it
 
 
@@ -46,8 +47,10 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
 
   Raises:
     ValueError: the extra is not installed, there is no cluster at the address, or it is too
-      small or others have its CPUs.
+      small or others have its CPUs; or this machine's memory does not suffice for one of our own.
   """
+  if address == LOCAL:
+    _check_memory(workers, flag)
   os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
   # Half a minute after its start Ray's core writes to the terminal that it has no dashboard to tell
@@ -92,6 +95,16 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
     if folder is not None:
       folder.cleanup()
     _take_back(on_sigterm)
+
+
+def _check_memory(workers: int, flag: str) -> None:
+  """Refuses more workers than fit: while they start, a machine without memory answers nobody."""
+  free = memory.available_bytes()
+  if free is not None and workers * _WORKER_BYTES > free:
+    raise ValueError(
+      f'--{flag}={workers}: each worker takes at least {_WORKER_BYTES / 2**30:.2g} GB of memory, '
+      f'and this machine has {free / 2**30:.3g} GB left; at most {free // _WORKER_BYTES} fit.'
+    )
 
 
 def _await_room(ray: Any, workers: int, flag: str, tell: Tell) -> None:

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from runtime import interface
+from runtime import interface, memory
 from runtime.hosts import cluster, ray_crew
 
 GONE = (
@@ -166,6 +166,15 @@ def test_cpus_that_others_have_are_waited_for_for_a_while(monkeypatch):
   assert str(caught.value) == (
     '--workers=3: each takes a CPU of the cluster, and after 0 s only 0 of its 4 CPUs are free.'
   )
+
+
+def test_more_workers_than_memory_has_room_for_are_refused_before_they_start(monkeypatch):
+  monkeypatch.setattr(memory, 'available_bytes', lambda: 2**30)
+  assert connect(monkeypatch, FakeRay(cpus=4, free=[4]), 2) == []
+  with pytest.raises(ValueError, match=r'--workers=5: .*0.24 GB .*has 1 GB left; at most 4 fit'):
+    connect(monkeypatch, FakeRay(cpus=8, free=[8]), 5)
+  monkeypatch.setattr(memory, 'available_bytes', lambda: None)
+  assert connect(monkeypatch, FakeRay(cpus=8, free=[8]), 8) == []
 
 
 def test_a_cluster_that_is_too_small_is_not_waited_for(monkeypatch):
