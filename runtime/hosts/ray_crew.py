@@ -13,6 +13,7 @@ from runtime.hosts.crew import Crew, Tell, warn
 _SECONDS_TO_ANSWER = 300.0  # whether a member still lives
 _SECONDS_TO_START = 600.0  # with TensorFlow, many of them on a few cores
 _SECONDS_TO_SAY_SO = 30.0  # that members have not started yet
+_SECONDS_AT_ONCE = 1.0  # of waiting: Ray ends a wait before it lets a signal end anything
 
 
 def connect(
@@ -110,7 +111,14 @@ class RayCrew(Crew):
     references = list(calls.values())
     if not references:
       return ''
-    _, late = self._ray.wait(references, num_returns=len(references), timeout=seconds)
+    late = references
+    for _ in range(math.ceil(seconds / _SECONDS_AT_ONCE)):
+      try:
+        _, late = self._ray.wait(references, num_returns=len(references), timeout=_SECONDS_AT_ONCE)
+      except SystemError as error:  # its cause is what a signal's handler raised inside of Ray
+        raise (error.__cause__ or error) from None
+      if not late:
+        break
     names = ', '.join(str(index) for index, call in calls.items() if call in late)
     return f'cohort worker {names}' if late else ''
 

@@ -146,6 +146,18 @@ def test_members_without_room_are_not_waited_for_for_ever():
   assert not isinstance(caught.value, interface.MemberLostError)
 
 
+def test_a_signal_while_members_start_is_what_its_handler_raises():
+  """And soon: Ray looks at what a handler raised when its wait is over, and says SystemError."""
+
+  class Signalled(FakeRay):
+    def wait(self, actors, *, num_returns, timeout):
+      assert timeout <= 1
+      raise SystemError('returned a result with an exception set') from KeyboardInterrupt()
+
+  with pytest.raises(KeyboardInterrupt):
+    crew_of(Signalled())
+
+
 def connect(monkeypatch, ray, workers):
   """What was said, and whether there was room."""
   monkeypatch.setitem(sys.modules, 'ray', ray)
