@@ -29,6 +29,7 @@ from privacy.events import (
   DisjointDpEvent,
   ExponentialMechanismDpEvent,
   FailingDpEvent,
+  KnownParticipationDpEvent,
 )
 
 ACCOUNTANTS = ('pld', 'renyi')
@@ -213,6 +214,11 @@ def _curve(event: dp_accounting.DpEvent, adjacency: Adjacency) -> np.ndarray:
     return np.max([_curve(part, adjacency) for part in event.events], axis=0)
   if isinstance(event, FailingDpEvent):
     return _curve(event.event, adjacency)
+  if isinstance(event, KnownParticipationDpEvent):
+    if event.probability == 1:
+      return _curve(event.event, adjacency)
+    moments = (_ORDERS - 1) * _curve(event.event, adjacency)
+    return loss_distributions.log_mixture(event.probability, moments) / (_ORDERS - 1)
   if isinstance(event, BallsInBinsDpEvent) and isinstance(
     event.event, dp_accounting.GaussianDpEvent
   ):

@@ -91,6 +91,19 @@ class BallsInBinsDpEvent(dp_accounting.DpEvent):
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
+class KnownParticipationDpEvent(dp_accounting.DpEvent):
+  """A mechanism that a unit takes part in with some probability, and all are told whether it does.
+
+  Attributes:
+    probability: of taking part.
+    event: the mechanism, for a unit that does.
+  """
+
+  probability: float
+  event: dp_accounting.DpEvent
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
 class FailingDpEvent(dp_accounting.DpEvent):
   """A mechanism that may fail, with the same probability for both neighbours, and then tell all.
 

@@ -44,6 +44,7 @@ from privacy.events import (
   DisjointDpEvent,
   ExponentialMechanismDpEvent,
   FailingDpEvent,
+  KnownParticipationDpEvent,
 )
 from privacy.rounding import rounded_up
 
@@ -62,6 +63,7 @@ _EVENTS = {
     DisjointDpEvent,
     ExponentialMechanismDpEvent,
     FailingDpEvent,
+    KnownParticipationDpEvent,
   )
 }
 RESERVED, SPENT, ENDED = 'reserved', 'spent', 'ended'

@@ -33,6 +33,7 @@ from privacy.events import (
   BallsInBinsDpEvent,
   ExponentialMechanismDpEvent,
   FailingDpEvent,
+  KnownParticipationDpEvent,
 )
 
 # Grid points in one standard deviation of a step's loss: epsilon is above the exact one by
@@ -137,9 +138,9 @@ def parts_of(
 
   Args:
     event: of Gaussian, Poisson-sampled Gaussian, Gaussian on samples of a fixed size (replace-one
-      only) or by balls in bins, exponential mechanisms, those that may fail, the best of a random
-      number of runs, and their compositions. Noise multipliers are relative to the sensitivity
-      under the adjacency.
+      only) or by balls in bins, exponential mechanisms, those that may fail, those that all
+      know who takes part in, the best of a random number of runs, and their compositions. Noise
+      multipliers are relative to the sensitivity under the adjacency.
     adjacency: the neighbouring relation.
 
   Returns:
@@ -169,6 +170,13 @@ def _parts(event: dp_accounting.DpEvent, adjacency: Adjacency, count: int = 1):
     if inside is None or len(inside) != 1 or set(inside.values()) != {1}:
       return None
     return {('failing', event.probability, *inside): count}
+  if isinstance(event, KnownParticipationDpEvent) and 0 < event.probability < 1:
+    inside = _parts(event.event, adjacency)
+    if inside is None or len(inside) != 1 or set(inside.values()) != {1}:
+      return None
+    return {('known', event.probability, *inside): count}
+  if isinstance(event, KnownParticipationDpEvent):
+    return _parts(event.event, adjacency, count) if event.probability else parts
   if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):
     run = parts_of(event.event, adjacency)
     if run is None or any(key[0] == 'failing' for key, _ in run):
@@ -343,9 +351,9 @@ def _poisson(q: float, z: float) -> _Pair:
     return np.exp(epsilon) * (rest * special.ndtr(x / z) - q * special.ndtr((x - 1) / z))
 
   reach = _STEP_DEVIATIONS * z
-  high = float(_log_mixture(q, (1 + 2 * reach) / (2 * z * z)))
+  high = float(log_mixture(q, (1 + 2 * reach) / (2 * z * z)))
   x = np.linspace(-reach, 1 + reach, 2001)
-  losses = _log_mixture(q, (2 * x - 1) / (2 * z * z))
+  losses = log_mixture(q, (2 * x - 1) / (2 * z * z))
   weights = (1 - q) * np.exp(-((x / z) ** 2) / 2) + q * np.exp(-(((x - 1) / z) ** 2) / 2)
   return _Pair((with_it, without_it), -high, high, *_mean_and_deviation(losses, weights))
 
@@ -383,11 +391,11 @@ def _poisson_replace(q: float, z: float) -> _Pair:
     )
 
   def loss(x):
-    return _log_mixture(q, x * half - half**2 / 2) - _log_mixture(q, -x * half - half**2 / 2)
+    return log_mixture(q, x * half - half**2 / 2) - log_mixture(q, -x * half - half**2 / 2)
 
   reach = _STEP_DEVIATIONS + half
   x = np.linspace(-reach, reach, 2001)
-  weights = np.exp(-(x**2) / 2 + _log_mixture(q, x * half - half**2 / 2))
+  weights = np.exp(-(x**2) / 2 + log_mixture(q, x * half - half**2 / 2))
   high = float(loss(np.float64(reach)))
   return _Pair((curve,), -high, high, *_mean_and_deviation(loss(x), weights))
 
@@ -432,6 +440,29 @@ def _failing(probability: float, inside: tuple) -> _Pair | None:
     return lambda epsilon: probability + (1 - probability) * curve(epsilon)
 
   return dataclasses.replace(pair, curves=tuple(failing(curve) for curve in pair.curves))
+
+
+def _known(probability: float, inside: tuple) -> _Pair | None:
+  """A mechanism that is told of, and of which a unit is part with some probability."""
+  pair = _pair(inside)
+  if pair is None:
+    return None
+
+  def without_it(epsilon):
+    return -np.expm1(np.minimum(epsilon, 0.0))
+
+  def known(curve: Curve) -> Curve:
+    return lambda epsilon: probability * curve(epsilon) + (1 - probability) * without_it(epsilon)
+
+  mean = probability * pair.mean
+  square = probability * (pair.deviation**2 + pair.mean**2)
+  return _Pair(
+    tuple(known(curve) for curve in pair.curves),
+    min(pair.low, 0.0),
+    max(pair.high, 0.0),
+    mean,
+    math.sqrt(square - mean**2),
+  )
 
 
 def _exponential(width: float) -> _Pair:
@@ -525,11 +556,12 @@ _PAIRS: Mapping[str, Callable[..., _Pair | None]] = {
   'balls_in_bins': _balls_in_bins,
   'best_of': _best_of,
   'failing': _failing,
+  'known': _known,
   'exponential': _exponential,
 }
 
 
-def _log_mixture(q: float, u):
+def log_mixture(q: float, u):
   """log(1 - q + q e^u)."""
   u = np.asarray(u, np.float64)
   small = np.log1p(q * np.expm1(np.minimum(u, 30.0)))

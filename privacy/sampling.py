@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import dp_accounting
 import numpy as np
 
-from privacy.events import Adjacency
+from privacy.events import Adjacency, KnownParticipationDpEvent
 from runtime import noise_key, random_streams
 
 _LISTED = 1_000_000  # from so many clients on a Poisson cohort is drawn without listing them
@@ -152,14 +152,18 @@ class FixedSizeCohorts:
   full cohort's places is left, or none), and against them nothing is amplified: the billboard
   lemma of joint privacy does not apply. Nor does the theorem of composition cover reports that
   depend on the client's own earlier rounds, as others' rounds are not independent of one's own.
+  For those `is_known` accounts as if all knew who takes part: a client is in a round with the
+  probability size / population, whatever was before, and then has a Gaussian mechanism's loss.
 
   Attributes:
     population: number of clients.
     size: clients in a round, from 1 to the population.
+    is_known: whether the guarantee is to hold against those who know who takes part.
   """
 
   population: int
   size: int
+  is_known: bool = False
 
   secret = True
 
@@ -185,8 +189,10 @@ class FixedSizeCohorts:
 
   @property
   def description(self) -> str:
+    known = ', accounted for as if all knew which' if self.is_known else ''
     return (
-      f'each round draws {self.size} of the {self.population} clients uniformly without replacement'
+      f'each round draws {self.size} of the {self.population} clients uniformly without '
+      f'replacement{known}'
     )
 
   def sample(self, root: Root, round_number: int) -> np.ndarray:
@@ -195,8 +201,11 @@ class FixedSizeCohorts:
   def event(
     self, noise_multiplier: float, adjacency: Adjacency | None = None
   ) -> dp_accounting.DpEvent:
+    event = gaussian(self, noise_multiplier, adjacency)
+    if self.is_known and self.rate < 1:
+      return KnownParticipationDpEvent(self.rate, event)
     return dp_accounting.SampledWithoutReplacementDpEvent(
-      int(self.population), int(self.size), gaussian(self, noise_multiplier, adjacency)
+      int(self.population), int(self.size), event
     )
 
 

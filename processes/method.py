@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from privacy.sampling import FixedSizeCohorts
 from processes import common_settings as common
 from processes import slips
 from processes.declaration import Method
@@ -94,8 +95,16 @@ class BuildSpec:
     """With the defaults of the settings that a method declares, where they are not given.
 
     Raises:
-      ValueError: a value that a setting does not allow.
+      ValueError: a value that a setting does not allow, or cohorts for which the method's reports
+        have no guarantee.
     """
+    cohorts = self.plan.cohorts
+    is_amplified = isinstance(cohorts, FixedSizeCohorts) and not cohorts.is_known
+    if method.has_stateful_reports and self.plan.unit == 'client' and is_amplified:
+      raise ValueError(
+        f'{method.name} needs FixedSizeCohorts(..., is_known=True): what its clients send depends '
+        'on the rounds in which they took part, and a fixed size amplifies nothing then.'
+      )
     hyperparameters, options = dict(self.hyperparameters), dict(self.options)
     for setting in (common.CLIENT_LEARNING_RATE, *method.settings):
       values = hyperparameters if setting.continuous else options

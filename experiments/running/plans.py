@@ -47,7 +47,8 @@ def cohorts_of(config: ExperimentConfig, population: int) -> sampling.CohortSamp
       f'--dataset={config.dataset}.'
     )
   if config.cohort_sampling == 'fixed':
-    return sampling.FixedSizeCohorts(population, size)
+    is_known = config.declaration.has_stateful_reports
+    return sampling.FixedSizeCohorts(population, size, is_known=is_known)
   if config.cohort_sampling == 'separated':
     return SeparatedCohorts(population, population // size)
   if size is None and rate is None:

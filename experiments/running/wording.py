@@ -34,8 +34,9 @@ def notes(method: Method, plan: PrivacyPlan) -> tuple[str, ...]:
   if plan.unit != 'client':
     return ()
   told, cohorts = {}, getattr(plan, 'deployed', plan.cohorts)
-  is_silent = isinstance(plan, nothing_shared.NothingShared)
-  if isinstance(cohorts, sampling.FixedSizeCohorts) and cohorts.rate < 1 and not is_silent:
+  is_silent = isinstance(plan, nothing_shared.NothingShared) or cohorts.rate == 1
+  is_amplified = isinstance(cohorts, sampling.FixedSizeCohorts) and not cohorts.is_known
+  if is_amplified and not is_silent:
     told[common_settings.STAYS_ON_THE_CLIENT] = common_settings.STAYS_ON_THE_CLIENT_ALONE
   return tuple(told.get(note, note) for note in method.privacy_notes)
 

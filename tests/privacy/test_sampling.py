@@ -1,14 +1,16 @@
 """Samplers: reproducible, of the claimed rate, and Poisson where they say so."""
 
+import dataclasses
 import tracemalloc
 
 import dp_accounting
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import stats
 
 from privacy import accounting, sampling
 from privacy.events import Adjacency
+from tests.trust import second_accountant
 
 POPULATION, RATE, ROUNDS = 400, 0.1, 2000
 
@@ -213,16 +215,15 @@ def test_a_cohort_of_a_fixed_size_hides_nobody_from_the_others_together():
   others = np.array([np.sum(one != 0) for one in drawn])
   assert np.array_equal(others < cohorts.size, [0 in one for one in drawn])
 
-  taken = np.arange(1, rounds + 1)
-  mu = 2 * np.sqrt(taken) / noise
+  def epsilon(cohorts, accountant='pld'):
+    event = dp_accounting.SelfComposedDpEvent(cohorts.event(noise), rounds)
+    return accounting.loss(event, delta, Adjacency.REPLACE_ONE, accountant=accountant).epsilon
 
-  def delta_of(epsilon):
-    each = stats.norm.cdf(mu / 2 - epsilon / mu)
-    each -= np.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
-    return stats.binom.pmf(taken, rounds, cohorts.rate) @ each
-
-  event = dp_accounting.SelfComposedDpEvent(cohorts.event(noise), rounds)
-  amplified = accounting.loss(event, delta, Adjacency.REPLACE_ONE).epsilon
-  known = optimize.brentq(lambda epsilon: delta_of(epsilon) - delta, 0.0, 20.0)
-  assert amplified == pytest.approx(0.795, abs=0.001)
+  known = second_accountant.known_participation(cohorts.rate, noise / 2, rounds, delta)
   assert known == pytest.approx(4.438, abs=0.001)
+  assert epsilon(cohorts) == pytest.approx(0.795, abs=0.001)
+  against_them = dataclasses.replace(cohorts, is_known=True)
+  assert known <= epsilon(against_them) < 1.0005 * known
+  assert known < epsilon(against_them, 'renyi') < 1.4 * known
+  everyone = sampling.FixedSizeCohorts(20, 20)
+  assert epsilon(everyone) == epsilon(dataclasses.replace(everyone, is_known=True))

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +12,8 @@ from scipy import stats
 
 from experiments.config.experiment import ExperimentConfig
 from experiments.running import build
+from privacy import accounting
+from privacy.events import Adjacency
 from privacy.plan import AdaptiveClipping, ClientLevelPrivacy, FixedClipping, NoPrivacy
 from privacy.sampling import EveryClient, FixedSizeCohorts, PoissonCohorts
 from processes.ppsgd import process as ppsgd
@@ -329,13 +332,12 @@ def test_statement_says_what_stays_on_the_client_and_how_users_are_drawn(fixed):
   report = build.build_process(config).privacy_report(20)
   text = ' '.join(report['statement'].split())
   assert 'Personal models never leave their clients' in text
+  assert 'joint differential privacy' in text and 'billboard' in text
   # The others tell who is in a cohort of a fixed size: see tests/privacy/test_sampling.py.
-  assert ('joint differential privacy' in text and 'billboard' in text) != fixed
-  assert ('not joint' in text) == fixed
+  assert ('accounted for as if all knew which' in text) == fixed
   assert ('replace' in report['adjacency']) == fixed
   local = build.build_process(dataclasses.replace(config, personalization_alpha=0.0))
   assert local.privacy_report(20)['epsilon'] == 0.0
-  assert 'joint differential privacy' in ' '.join(local.privacy_report(20)['statement'].split())
   everything = build.build_process(dataclasses.replace(config, personalization_alpha=math.inf))
   assert everything.privacy_report(20)['epsilon'] == report['epsilon'] > 0
 
@@ -357,7 +359,31 @@ def test_cohorts_of_a_fixed_size_are_accounted_as_such():
   assert fixed.denominator == poisson.denominator == 10
   assert fixed.epsilon(500) > 2 * poisson.epsilon(500)
   assert 'replace-one' in fixed.adjacency
-  small.build('ppsgd', _plan(FixedSizeCohorts(small.CLIENTS, 3)), DATA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('method', ['ditto', 'fedavg', 'scaffold'])
+def test_what_statements_of_other_methods_say_of_cohorts_of_a_fixed_size(method):
+  """Reports that depend on no state are amplified, against those who do not know who takes part."""
+  config = ExperimentConfig(
+    method=method, dataset='exam', privacy='client', delta=1e-3, noise_multiplier=4.0,
+    clients_per_round=10, cohort_sampling='fixed',
+  )  # fmt: skip
+  experiment = build.build_process(config)
+  report = experiment.privacy_report(20)
+  text = ' '.join(report['statement'].split())
+  assert ('not joint' in text) == (method == 'ditto')
+  assert ('accounted for as if all knew which' in text) == (method == 'scaffold')
+  cohorts = FixedSizeCohorts(experiment.dataset.num_clients, 10, is_known=method == 'scaffold')
+  event = dp_accounting.SelfComposedDpEvent(cohorts.event(4.0), 20)
+  exact = accounting.loss(event, 1e-3, Adjacency.REPLACE_ONE).epsilon
+  assert report['epsilon'] == pytest.approx(exact, rel=1e-3)
+
+
+def test_cohorts_of_a_fixed_size_amplify_nothing_where_clients_send_what_their_state_says():
+  with pytest.raises(ValueError, match='is_known=True'):
+    small.build('ppsgd', _plan(FixedSizeCohorts(small.CLIENTS, 3)), DATA)
+  small.build('ppsgd', _plan(FixedSizeCohorts(small.CLIENTS, 3, is_known=True)), DATA)
 
 
 @pytest.mark.parametrize(

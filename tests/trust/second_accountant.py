@@ -117,6 +117,18 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
   return optimize.brentq(lambda e: delta_of(e) - delta, 0.0, 500.0)
 
 
+def known_participation(q: float, z: float, rounds: int, delta: float) -> float:
+  """Of rounds that a unit is known to be in, each with probability q: a sum over their number."""
+  number = np.arange(1, rounds + 1)
+  mu, weights = np.sqrt(number) / z, stats.binom.pmf(number, rounds, q)
+
+  def delta_of(epsilon):
+    without_it = np.exp(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu))
+    return weights @ (stats.norm.cdf(mu / 2 - epsilon / mu) - without_it)
+
+  return optimize.brentq(lambda e: delta_of(e) - delta, 0.0, 500.0)
+
+
 def dp_accounting_epsilon(event, delta: float, relation=None) -> float:
   """dp-accounting's own Renyi accountant."""
   relation = relation or dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -369,6 +381,17 @@ def mechanisms() -> tuple[Row, ...]:
     100,
     {'one pair': one_direction(0.01, 0.5, 100, 1e-5)},
     {'dp-accounting': dp_accounting_epsilon(fixed.event(100), 1e-5, replace)},
+  )
+
+  known = client(sampling.FixedSizeCohorts(1000, 10, is_known=True), 1.0, 1e-5)
+  moments = np.log1p(0.01 * np.expm1(np.minimum(ORDERS * (ORDERS - 1) / (2 * 0.5**2), 700.0)))
+  add(
+    'the same, who takes part is known (PPSGD, SCAFFOLD)',
+    '100 × Known(0.01, Gaussian(0.5))',
+    known,
+    100,
+    {'a sum over the number of rounds': known_participation(0.01, 0.5, 100, 1e-5)},
+    {'by hand': epsilon_of_curve(100 * moments / (ORDERS - 1), 1e-5)},
   )
 
   separated = SeparatedCohorts(2000, 20)
