@@ -51,7 +51,12 @@ def ops_of(graph_def: Any) -> set[str]:
 
 def is_needed(proto: Any, ops: set[str]) -> bool:
   """Whether a graph of such ops has to be interpreted, for XLA cannot take it as it is."""
-  return bool(ops & _LOWERED.keys()) or bool(proto.tensorflow.initialize_op) or _has_sequence(proto)
+  of_gradients = {'EmptyTensorList'}  # Of loops, whose number of turns XLA has to be told.
+  return (
+    bool(ops & (_LOWERED.keys() | of_gradients))
+    or bool(proto.tensorflow.initialize_op)
+    or _has_sequence(proto)
+  )
 
 
 def _has_sequence(proto: Any) -> bool:

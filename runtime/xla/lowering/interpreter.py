@@ -18,7 +18,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import function_def_to_graph, op_def_registry, ops
 
 from runtime.xla import lanes
-from runtime.xla.lowering import datasets, recurrence, scope, varying
+from runtime.xla.lowering import datasets, recurrence, scope, turns, varying
 
 NotLowered = datasets.NotLowered
 Value = tf.Tensor | datasets.Held
@@ -646,47 +646,10 @@ def _passed_on(interpreter: Interpreter, body: str) -> set[int]:
 
 
 def _most_turns(interpreter: Interpreter, cond: str, body: str, start: Sequence[Any]) -> int:
-  """How often a loop turns at most, which counts an argument up to a known limit."""
-  nodes, arguments, (result,), _ = interpreter.body(cond)
-  in_body, body_arguments, body_results, _ = interpreter.body(body)
-  by_name = {n.name: n for n in nodes}
-  by_name_in_body = {n.name: n for n in in_body}
-
-  def source(nodes_, name):
-    node = nodes_[_node_name(name)]
-    return source(nodes_, node.input[0]) if node.op in _IDENTITIES else node
-
-  def value(name):
-    """An argument or constant that the loop does not change."""
-    node = source(by_name, name)
-    if node.op == 'Const':
-      return tf.make_ndarray(node.attr['value'].tensor)
-    index = arguments.index(node.name)
-    if source(by_name_in_body, body_results[index]).name != body_arguments[index]:
-      raise ValueError('changed')
-    return tf.get_static_value(start[index])
-
-  def turns(name):
-    node = source(by_name, name)
-    if node.op == 'LogicalAnd':
-      return [t for i in node.input[:2] for t in turns(i)]
-    with contextlib.suppress(ValueError):  # Not of this form.
-      counter, limit = arguments.index(source(by_name, node.input[0]).name), value(node.input[1])
-      step = source(by_name_in_body, body_results[counter])
-      first = tf.get_static_value(start[counter])
-      is_counted = step.op in ('Add', 'AddV2') and node.op == 'Less'
-      by = source(by_name_in_body, step.input[1]) if is_counted else None
-      if by is not None and by.op == 'Const' and None not in (limit, first):
-        of = source(by_name_in_body, step.input[0]).name
-        by_value = int(tf.make_ndarray(by.attr['value'].tensor))
-        if of == body_arguments[counter] and by_value > 0:
-          return [max(0, -(-(int(limit) - int(first)) // by_value))]
-    return []
-
-  found = turns(result)
-  if not found:
+  found = turns.most(interpreter.body, cond, body, start)
+  if found is None:
     raise NotLowered('the gradient of a loop whose number of turns is not known')
-  return min(found)
+  return max(found, 1)  # XLA has no lists without room.
 
 
 def _with_lists(interpreter: Interpreter, length: int, inputs: Sequence[Any]) -> list[Any]:

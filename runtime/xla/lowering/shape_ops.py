@@ -79,6 +79,8 @@ def _shaped(value: tf.Tensor, shape: Any) -> tf.Tensor:
 
 
 def _push_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  if isinstance(inputs[1], datasets.Held):
+    raise NotLowered('the gradient of a condition in a loop that the gradient goes through')
   (result,) = interp.op(node, inputs)
   value = inputs[1]
   constant, sizes = tf.get_static_value(value), interp.known_sizes.get(id(value))
