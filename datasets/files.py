@@ -24,6 +24,8 @@ from typing import IO
 
 import numpy as np
 
+from runtime import archives
+
 _CHUNK = 1 << 20
 _TIMEOUT_SECONDS = 60
 
@@ -113,7 +115,7 @@ def cached_arrays(
   made = make()
   # A cache that cannot be written to only costs time.
   with contextlib.suppress(OSError), _whole_file(path) as stream:
-    np.savez(stream, **made)
+    archives.write(stream, made)
   return made
 
 

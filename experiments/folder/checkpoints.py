@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from experiments.folder import files
-from runtime import records
+from runtime import archives, records
 from runtime.noise_key import SECRETS
 
 KEPT = 2
@@ -259,7 +259,7 @@ def _write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> str:
   """Writes arrays with their hash, and returns it."""
   # Straight to the file: personal models of many clients would not fit into memory again.
   with files.writing_atomically(path) as temporary, open(temporary, 'w+b') as file:
-    np.savez(file, **arrays)
+    archives.write(file, arrays)
     size = file.seek(0, os.SEEK_END) - len(_COMMENT_LENGTH)  # of the comment, empty so far
     digest = _digest(file, size)
     file.seek(size)
