@@ -11,6 +11,11 @@ from experiments.recipes import recipes, verdicts
 from experiments.recipes.recipes import Recipe
 
 NOT_MET = '**not met**'
+# Beside numbers and messages of changed settings, whose words would else be taken for what was run.
+OTHER_SETTINGS = (
+  "The words below are the recipe's; the runs have other settings than the recipe, whatever rounds "
+  'and settings the words name.'
+)
 _BEGIN, _END = '<!-- what came out -->', '<!-- end of what came out -->'
 _NUMBERS = ('number', 'paper', 'here', 'difference', 'tolerance', '')
 _MESSAGES = ('message', 'by', 'needed', '')
@@ -43,8 +48,8 @@ def show(recipe: Recipe, numbers: Rows, messages: Rows, *, of_recipe: bool = Tru
     _BEGIN,
     _of_claims(resting, related, stored, numbers=bool(numbers), messages=bool(messages))
     if of_recipe
-    else '',
-    _of_own(recipe, numbers, messages),
+    else f'**{OTHER_SETTINGS}**',
+    _of_own(recipe, numbers, messages, of_recipe=of_recipe),
     table(_NUMBERS, numbers),
     table(heading, messages),
     '\n'.join(verdicts.table(shown, stored)) if shown and of_recipe else '',
@@ -105,7 +110,7 @@ def _counts(recipe: Recipe, numbers: Rows, messages: Rows) -> list[str]:
   return said
 
 
-def _of_own(recipe: Recipe, numbers: Rows, messages: Rows) -> str:
+def _of_own(recipe: Recipe, numbers: Rows, messages: Rows, *, of_recipe: bool) -> str:
   """How many numbers and messages are met, and what kind of messages these are."""
   own = verdicts.read_messages_of(recipe.name)
   said = [f'{words}.' for words in _counts(recipe, numbers, messages)]
@@ -119,7 +124,7 @@ def _of_own(recipe: Recipe, numbers: Rows, messages: Rows) -> str:
       'They are no claims of a paper',
       f'written {" and ".join(written)}' if written else '',
       'with margins of our own' if with_margin else 'without a margin',
-      _seeds_in_words(recipe),
+      _seeds_in_words(recipe) if of_recipe else '',  # whose seeds may have been changed, too
     ]
     said.append(f'{", ".join(filter(None, kind))}.')
     for what in dict.fromkeys(message.same_as for message in listed if message.same_as):

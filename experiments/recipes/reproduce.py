@@ -31,14 +31,15 @@ from experiments.config import launcher, sweep_flags
 from experiments.config.experiment import settings
 from experiments.folder import figures, files
 from experiments.folder.metrics import EVERYONE
-from experiments.recipes import evidence, recipes
+from experiments.recipes import evidence, outcome, recipes
 from experiments.recipes import page as recipe_page
-from experiments.recipes.recipes import Recipe
+from experiments.recipes.recipes import Recipe, Selector
 from experiments.running import printing, startup
 from experiments.running.progress import Doing, say, show, show_mean, show_seconds
 from experiments.sweeps import record
 from experiments.sweeps import table as sweep_table
 from settings import Group
+from settings import show as show_value
 
 _COLUMNS = (
   'what', 'expected', 'ours', 'deviation', 'seeds', 'difference', 'tolerance', 'met', 'setting',
@@ -155,7 +156,11 @@ def analyse(recipe: Recipe, drawings: pathlib.Path) -> dict[str, pd.DataFrame]:
 
 
 def compare(
-  recipe: Recipe, tables: Mapping[str, pd.DataFrame], *, left_out: list[str] | None = None
+  recipe: Recipe,
+  tables: Mapping[str, pd.DataFrame],
+  *,
+  left_out: list[str] | None = None,
+  extra: Sequence[str] = (),
 ) -> pd.DataFrame:
   """A verdict for each number.
 
@@ -163,6 +168,7 @@ def compare(
     recipe: which.
     tables: of its runs, or of its analysis.
     left_out: takes a sentence for each number that the runs have not, which has no row then.
+    extra: flags which took the place of the recipe's, and are why.
 
   Returns:
     A row each, with the paper's number as `expected` (NaN for a comparison), our mean over
@@ -176,7 +182,7 @@ def compare(
     try:
       found = value.selector.find(tables)
     except ValueError as reason:
-      _leave_out(left_out, value.what, reason)
+      _leave_out(left_out, value.what, reason, tables, extra, value.selector)
       continue
     difference = found.mean - value.expected
     rows.append(
@@ -196,7 +202,8 @@ def compare(
     try:
       better, worse = comparison.better.find(tables), comparison.worse.find(tables)
     except ValueError as reason:
-      _leave_out(left_out, comparison.what, reason)
+      own = comparison.better, comparison.worse
+      _leave_out(left_out, comparison.what, reason, tables, extra, *own)
       continue
     sign = 1.0 if sweep_table.is_better_high(comparison.better.metric) else -1.0
     gap = sign * (better.mean - worse.mean)
@@ -217,10 +224,43 @@ def compare(
   return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
-def _leave_out(left_out: list[str] | None, what: str, reason: ValueError) -> None:
+def _leave_out(
+  left_out: list[str] | None,
+  what: str,
+  reason: ValueError,
+  tables: Mapping[str, pd.DataFrame],
+  extra: Sequence[str],
+  *selectors: Selector,
+) -> None:
   if left_out is None:
     raise reason
-  left_out.append(f'{what}: {reason}')
+  lacking = (selector for selector in selectors if not _is_in(selector, tables))
+  left_out.append(f'{what}: {_lacks(next(lacking), tables, extra)}')
+
+
+def _is_in(selector: Selector, tables: Mapping[str, pd.DataFrame]) -> bool:
+  try:
+    selector.find(tables)
+  except ValueError:
+    return False
+  return True
+
+
+def _lacks(selector: Selector, tables: Mapping[str, pd.DataFrame], extra: Sequence[str]) -> str:
+  """What runs of changed flags have not, for those who know the flags and not the recipe."""
+  frame, flags = tables[selector.part], ' '.join(extra)
+  metric, _, early = selector.metric.partition('@')
+  if early and selector.metric not in set(frame['metric']):
+    last = frame['rounds'].max() if 'rounds' in frame else math.nan
+    if last < int(early):
+      rounds = [flag for flag in extra if flag.startswith('--rounds=')]
+      why = f'they end after {last:g} ({" ".join(rounds) or flags})'
+    else:
+      why = f'they were not evaluated then ({flags})'
+    return f'the runs of part {selector.part} have no {metric} after {early} rounds: {why}.'
+  where = ', '.join(f'{name}={show_value(value)}' for name, value in selector.where.items())
+  setting = f'one setting with {where}' if where else 'one setting'
+  return f'part {selector.part} has not {setting} whose {selector.metric} it is ({flags}).'
 
 
 def verdict_lines(verdict: pd.DataFrame) -> list[str]:
@@ -264,7 +304,7 @@ def reproduce(
     page_dir: a further folder for the result's page.
 
   Returns:
-    Whether every number was met.
+    Whether every number of the recipe was compared and met.
   """
   if recipe.analysis and extra:
     raise ValueError(f'{extra[0]}: {recipe.name} is computed, not run; it takes no such flags.')
@@ -310,7 +350,7 @@ def describe(
   extra: Sequence[str] = (),
   page_dir: pathlib.Path | None = None,
 ) -> bool:
-  """Compares, draws and prints what came of a recipe; whether every number was met.
+  """Compares, draws and prints what came of a recipe; whether every number was compared and met.
 
   Args:
     recipe: which.
@@ -325,7 +365,7 @@ def describe(
   missing = cannot_be_had(recipe, output)
   # Other rounds, say, than the recipe's need not have all numbers: that costs no finished runs.
   left_out: list[str] = []
-  verdict = compare(recipe, tables, left_out=left_out if extra else None)
+  verdict = compare(recipe, tables, left_out=left_out if extra else None, extra=extra)
   with files.writing_atomically(output / 'verdict.csv') as temporary:
     verdict.to_csv(temporary, index=False)
   changed = f'With {" ".join(extra)}: these are not the settings of the recipe.' if extra else ''
@@ -353,7 +393,7 @@ def describe(
     runs = [path for folder in folders for path in report_data.find_runs(folder)]
     report.write(
       folders, drawings, title=f'{recipe.title} ({recipe.paper}, {recipe.source}). {changed}',
-      verdict=verdict,
+      verdict=verdict, verdict_of=outcome.OTHER_SETTINGS if extra else '',
       notes=[*recipe.all_notes, *(f'Cannot be had: {one}' for one in (*missing, *left_out))],
     )  # fmt: skip
     spent = spent_by.together(runs)
@@ -365,6 +405,8 @@ def describe(
       missing=[*missing, *left_out],
     )  # fmt: skip
   print(f'\n{recipe.title}\n{recipe.paper}, {recipe.source}. {changed}\n')
+  if changed:
+    print(textwrap.fill(outcome.OTHER_SETTINGS, 100))
   print('\n'.join(verdict_lines(verdict)))
   for sentence in missing:
     print(textwrap.fill(f'Cannot be had, as expected: {sentence}', 100))
@@ -375,7 +417,9 @@ def describe(
     print(textwrap.fill(note, 96, initial_indent='- ', subsequent_indent='  '))
   met = int(verdict['met'].sum())
   where = f'{page}, {drawings}' if drawings.exists() else page
-  print(f'\n{met} of {len(verdict)} met, {show_seconds(seconds)}. {where}')
+  others = f', {len(left_out)} not compared' if left_out else ''
+  settings_of = ', with other settings than the recipe' if changed else ''
+  print(f'\n{met} of {len(verdict)} met{others}{settings_of}, {show_seconds(seconds)}. {where}')
   return met == len(verdict) and not left_out
 
 
@@ -399,7 +443,7 @@ def main(argv: Sequence[str]) -> int:
   """The command line.
 
   Returns:
-    0 if every number was met, 1 if not, 2 for an error, 130 or 143 after a signal.
+    0 if every number was compared and met, 1 if not, 2 for an error, 130 or 143 after a signal.
   """
   from experiments.running import interruption
 

@@ -25,6 +25,7 @@ def write(
   *,
   title: str = '',
   verdict: pd.DataFrame | None = None,
+  verdict_of: str = '',
   notes: Sequence[str] = (),
 ) -> pathlib.Path:
   """Writes a report on all runs in and below some folders.
@@ -34,6 +35,7 @@ def write(
     output: the report's folder; `report` in the first folder by default.
     title: heading of the page.
     verdict: what `reproduce.compare` gave, for a recipe.
+    verdict_of: what is to be said beside it of the runs' settings.
     notes: sentences that a reader has to know.
 
   Returns:
@@ -61,7 +63,7 @@ def write(
     parts=[
       *(html.paragraph(note) for note in notes),
       *(sections.figure(drawing, target) for drawing in drawings[:1]),
-      sections.verdict(verdict),
+      sections.verdict(verdict, verdict_of),
       sections.results(data, overview),
       *(sections.selection(path) for path in paths),
       sections.statements(data),

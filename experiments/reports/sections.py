@@ -127,8 +127,8 @@ def results(data: ReportData, table: Overview) -> str:
   )
 
 
-def verdict(verdict: pd.DataFrame | None) -> str:
-  """A recipe's numbers beside the paper's."""
+def verdict(verdict: pd.DataFrame | None, of: str = '') -> str:
+  """A recipe's numbers beside the paper's, and what is to be said of the runs' settings."""
   if verdict is None:
     return ''
   heading = ['', 'what', 'expected', 'ours', 'difference', 'tolerance', 'seeds']
@@ -144,7 +144,8 @@ def verdict(verdict: pd.DataFrame | None) -> str:
     ]
     for row in sweep_table.records(verdict)
   ]
-  return html.section('Beside the paper', html.table(heading, rows))
+  words = [html.paragraph(of)] if of else []
+  return html.section('Beside the paper', *words, html.table(heading, rows))
 
 
 def status(data: ReportData) -> str:

@@ -297,13 +297,40 @@ def test_a_changed_recipe_without_one_of_the_numbers_compares_the_others(tmp_pat
   with pytest.raises(ValueError, match=r'0 settings of part p match .* with test_mse@210'):
     reproduce.describe(recipe, {'p': TABLE}, output=tmp_path, command='c')
   assert not reproduce.describe(
-    recipe, {'p': TABLE}, output=tmp_path, command='c', extra=['--rounds=50']
+    recipe, {'p': TABLE.assign(rounds=50)}, output=tmp_path, command='c', extra=['--rounds=50']
   )
   out = ' '.join(capsys.readouterr().out.split())
-  assert '1 of 1 met' in out and 'Not compared: early: 0 settings of part p match' in out
+  assert '1 of 1 met, 1 not compared, with other settings than the recipe' in out
+  assert "The words below are the recipe's; the runs have other settings" in out
+  lacks = 'the runs of part p have no test_mse after 210 rounds: they end after 50 (--rounds=50).'
+  assert f'Not compared: early: {lacks}' in out
   kept = json.loads((tmp_path / 'verdict.json').read_text())
   assert not kept['met'] and len(kept['cannot_be_had']) == 1
-  assert 'early: 0 settings of part p' in (tmp_path / 'a.md').read_text()
+  page = (tmp_path / 'a.md').read_text()
+  assert f'early: {lacks}' in page
+  assert page.index("**The words below are the recipe's") < page.index('| there |')
+
+
+def test_what_changed_runs_lack_is_said_in_words_of_their_flags():
+  frame = TABLE.assign(rounds=50)
+  for metric, where, extra, words in (
+    (
+      'test_mse@30',
+      {},
+      ['--eval_every=0'],
+      'have no test_mse after 30 rounds: they were not evalu',
+    ),
+    ('test_mse@60', {}, ['--rounds=50', '--seeds=0'], r'they end after 50 \(--rounds=50\)'),
+    ('test_mse', {'mtl_lambda': 3.0}, ['--a=b'], r'has not one setting with mtl_lambda=3.0 whose'),
+    ('test_mse', {}, ['--a=b'], r'has not one setting whose test_mse it is \(--a=b\)'),
+  ):
+    lacking = Selector(part='p', metric=metric, where=where)
+    there = Selector(part='p', metric='test_mse', best=True)
+    recipe = Recipe(name='a', title='A', parts=PARTS,
+                    comparisons=(Comparison(what='c', better=there, worse=lacking),))  # fmt: skip
+    told = []
+    assert reproduce.compare(recipe, {'p': frame}, left_out=told, extra=extra).empty
+    assert re.match(f'c: .*{words}', told[0])
 
 
 def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
