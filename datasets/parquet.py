@@ -137,8 +137,8 @@ def load(
       example_shape=None if example_shape is None else [int(n) for n in example_shape.split('x')],
       test_fraction=test_fraction,
     )  # fmt: skip
-  except ValueError as error:
-    raise ValueError(f'--dataset=parquet:{folder}: {error}') from error
+  except (ValueError, FileNotFoundError) as error:
+    raise type(error)(f'--dataset=parquet:{folder}: {error}') from error
 
 
 def _federation(

@@ -50,6 +50,7 @@ def main(argv: list[str]) -> int:
     else:
       config = _configuration(given.values)
       sweep_flags.check_single(flags.FLAGS, config)
+      user_files.check_there(config)
       report, folder = _run(config, notes)
   except (flags.Error, ValueError, OSError, MemoryError) as error:
     if _debugging():
@@ -110,6 +111,7 @@ def _sweep(given: Mapping[str, Any], notes: Sequence[str]) -> tuple[str, str]:
   from experiments.sweeps import sweep  # pandas, which a flag error need not wait for
 
   plan = sweep.from_flags(given, flags.FLAGS)
+  plan.check()  # before a word is said
   _say_first(plan.in_words, notes)
   result = plan.run()
   return result.report, str(result.folder)

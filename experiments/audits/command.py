@@ -19,7 +19,7 @@ from absl import flags
 
 from experiments.audits.target import Report, Target
 from experiments.config import flags as experiment_flags
-from experiments.config import in_words, launcher
+from experiments.config import in_words, launcher, user_files
 from experiments.config.experiment import ExperimentConfig
 from experiments.running import printing, startup
 from experiments.running.progress import Doing
@@ -75,6 +75,7 @@ def main(argv: list[str]) -> int:
       raise ValueError(
         f'--audit_choice and --audit_canaries={values.audit_canaries} exclude each other; give one.'
       )
+    user_files.check_there(config)
     print(f'An audit of {in_words.describe(config)}.', file=sys.stderr, flush=True)
     report = _audit_configuration(config, values)
   except (flags.Error, ValueError, OSError, MemoryError) as error:

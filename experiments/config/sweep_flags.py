@@ -5,6 +5,8 @@ from typing import Any
 
 from absl import flags
 
+from runtime.hosts import cluster
+
 VALIDATION, TEST, NOTHING = SELECT_ON = ('validation', 'test', 'nothing')
 _HELP = {
   'sweep': (
@@ -66,6 +68,8 @@ def check_single(flag_values: flags.FlagValues, config: Any) -> None:
       f'--cluster={address} spreads the runs of a sweep (--sweep, --seeds), or the clients of one '
       'run with --cohort_workers.'
     )
+  if address:
+    cluster.check_form(address)
 
 
 def help_lines() -> list[str]:

@@ -1,7 +1,7 @@
-"""Parts from a user's own Python file: a method, a model, a metric.
+"""Files of a user's own: whether they are there; and the methods, models and metrics in them.
 
-A file is imported once, as it is; what goes wrong in it is one line which names the file and its
-line. Importing this module imports no TensorFlow; a user's file may.
+A Python file is imported once, as it is; what goes wrong in it is one line which names the file and
+its line. Importing this module imports no TensorFlow; a user's file may.
 """
 
 import hashlib
@@ -14,12 +14,15 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import datasets.registry
 import processes
+import tff_models.registry
 from processes.declaration import Method
 from settings import did_you_mean
 
 _MODULES: dict[pathlib.Path, types.ModuleType] = {}
 _METHODS: dict[pathlib.Path, Method] = {}
+_PATHS = ('silo_epsilons', 'silo_lambdas', 'noise_key_file')  # settings that are a file
 
 
 def is_method(text: Any) -> bool:
@@ -87,6 +90,37 @@ def check_form(flag: str, text: str) -> tuple[str, str]:
   return path, name
 
 
+def check_there(config: Any) -> None:
+  """Refuses an `ExperimentConfig` whose files or folders are not there.
+
+  Whoever loads them says so as well, when TensorFlow has been waited for.
+
+  Raises:
+    ValueError: naming the flag and its value.
+  """
+  own = [('metric', text) for text in config.metric]
+  if config.model is not None and config.model not in tff_models.registry.MODELS:
+    own.append(('model', config.model))
+  for flag, text in own:
+    _check_is_file(flag, text, check_form(flag, text)[0])
+  for flag in _PATHS:
+    if (path := getattr(config, flag)) is not None:
+      _check_is_file(flag, path, path)
+  if datasets.registry.is_table(config.dataset):
+    options = datasets.registry.find(config.dataset).resolve(config.dataset_options)
+    if 'file' in options:
+      _check_is_file('dataset', config.dataset, options['file'])
+    elif not (path := pathlib.Path(options['folder']).expanduser()).is_dir():
+      raise ValueError(f'--dataset={config.dataset}: there is no folder {path.absolute()}.')
+
+
+def _check_is_file(flag: str, text: str, name: str) -> pathlib.Path:
+  path = pathlib.Path(name).resolve()
+  if not path.is_file():
+    raise ValueError(f'--{flag}={text}: there is no file {path}.')
+  return path
+
+
 def digest(text: str) -> str:
   """What a file says and not where it is: 'my_method.py@1a2b3c4d5e6f'."""
   path, _, name = text.partition('.py:')
@@ -111,8 +145,7 @@ def _load(flag: str, text: str) -> types.ModuleType:
   path = pathlib.Path(text).resolve()
   if path in _MODULES:
     return _MODULES[path]
-  if not path.is_file():
-    raise ValueError(f'--{flag}={text}: there is no file {path}.')
+  _check_is_file(flag, text, text)
   name = f'{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}'
   spec = importlib.util.spec_from_file_location(name, path)
   assert spec is not None and spec.loader is not None

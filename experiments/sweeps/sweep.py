@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from experiments.config import in_words, launcher, sweep_flags
+from experiments.config import in_words, launcher, sweep_flags, user_files
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files, noise_keys, results
 from experiments.running import interruption, startup
@@ -35,6 +35,7 @@ from experiments.sweeps import table as sweep_table
 from experiments.sweeps import workers as sweep_workers
 from experiments.sweeps.grid import Grid, programs
 from experiments.sweeps.progress import SweepProgress
+from runtime.hosts.cluster import check_form
 from settings import did_you_mean
 from settings import show as show_value
 
@@ -104,6 +105,10 @@ class Plan:
     count = '1 run' if len(runs) == 1 else f'{len(runs)} runs'
     begins = 'Continuing a sweep' if self.resume and is_sweep(self.folder) else 'A sweep'
     return f'{begins} of {count}, {" x ".join(axes)}; the first is {first}'
+
+  def check(self) -> None:
+    """Raises a `ValueError` for what would be refused as soon as it is run; see `run`."""
+    _check(self.grid.runs(), self.folder, self.resume, **self.how.to_json())
 
   def run(self) -> SweepResult:
     """Runs it; see `run`. The closing words say what all runs spend together."""
@@ -181,13 +186,10 @@ def run(
     RunsFailed: a `ValueError`, too: runs that failed; the others are finished then.
     OSError: the folder cannot be written.
   """
-  if workers < 1:
-    raise ValueError(f'--workers={workers} must be at least 1.')
-  if select_on not in sweep_flags.SELECT_ON:
-    raise ValueError(
-      f'--select_on={select_on} must be one of {", ".join(sweep_flags.SELECT_ON)}'
-      f'{did_you_mean(select_on, sweep_flags.SELECT_ON)}'
-    )
+  every = grid.runs()
+  wanted = {name: config for name, config in every.items() if only is None or name in only}
+  _check(wanted or every, folder, resume, workers=workers, cluster=cluster, select_on=select_on)
+  first = next(iter(every.values()))
   parts = Parts(dataset=dataset, model=model, metrics=metrics or {}, callbacks=callbacks)
   if parts.given and (workers > 1 or cluster):
     raise ValueError(
@@ -195,25 +197,12 @@ def run(
       'Python lives in this process; use one worker, or give it as a file '
       '(model="my_model.py:build").'
     )
-  first = next(iter(grid.runs().values()))  # refuses a setting that is no experiment
   given_folder = bool(folder)
   if not folder:
-    if resume:
-      raise ValueError('--resume needs --output_dir, the folder of the sweep to continue.')
     folder = results.new_folder(first, pathlib.Path('results/sweeps'))
   path = pathlib.Path(folder)
   runs = record.configs(grid, path)
-  asked = {name: config for name, config in runs.items() if only is None or name in only}
-  if first.cohort_workers:
-    raise ValueError(
-      f'--cohort_workers={first.cohort_workers} spreads the clients of one run; a sweep is spread '
-      'by --workers.'
-    )
-  if first.noise_key_file is not None:
-    raise ValueError(
-      f'--noise_key_file={first.noise_key_file} is the key of one run; every run of a sweep has '
-      'its own.'
-    )
+  asked = {name: runs[name] for name in wanted}
   how = record.How(workers=workers, cluster=cluster, select_on=select_on)
   if path.exists() and not path.is_dir():
     raise ValueError(f'--output_dir={path} is a file, not a folder.')
@@ -265,6 +254,43 @@ def run(
       result,
     )
   return result
+
+
+def _check(
+  runs: Mapping[str, ExperimentConfig],
+  folder: str | pathlib.Path,
+  resume: bool,
+  *,
+  workers: int,
+  cluster: str,
+  select_on: str,
+) -> None:
+  """Refuses what no sweep can be, and files that are not there of runs that are not finished."""
+  if workers < 1:
+    raise ValueError(f'--workers={workers} must be at least 1.')
+  if cluster:
+    check_form(cluster)
+  if select_on not in sweep_flags.SELECT_ON:
+    raise ValueError(
+      f'--select_on={select_on} must be one of {", ".join(sweep_flags.SELECT_ON)}'
+      f'{did_you_mean(select_on, sweep_flags.SELECT_ON)}'
+    )
+  if resume and not folder:
+    raise ValueError('--resume needs --output_dir, the folder of the sweep to continue.')
+  first = next(iter(runs.values()))
+  if first.cohort_workers:
+    raise ValueError(
+      f'--cohort_workers={first.cohort_workers} spreads the clients of one run; a sweep is spread '
+      'by --workers.'
+    )
+  if first.noise_key_file is not None:
+    raise ValueError(
+      f'--noise_key_file={first.noise_key_file} is the key of one run; every run of a sweep has '
+      'its own.'
+    )
+  for name, config in runs.items():
+    if not (pathlib.Path(folder) / 'runs' / name / 'summary.json').exists():
+      user_files.check_there(config)
 
 
 def _ended(sentence: str) -> str:

@@ -141,12 +141,23 @@ def _take_back(on_sigterm: Any) -> None:
     signal.signal(signal.SIGTERM, on_sigterm)
 
 
-def _check_address(ray, address: str) -> None:
-  """Refuses an address at which nothing answers: Ray itself would try for many minutes."""
+def check_form(address: str) -> tuple[str, int]:
+  """Host and port of a cluster's address; of `LOCAL` this machine, and no port.
+
+  Raises:
+    ValueError: it has another form.
+  """
+  if address == LOCAL:
+    return _LOOPBACK[0], 0
   found = re.fullmatch(r'(?:ray://)?([^/:]+):(\d+)', address)
   if not found:
     raise ValueError(f'--cluster={address} must be local, ray://host:port or host:port.')
-  host, port = found[1], int(found[2])
+  return found[1], int(found[2])
+
+
+def _check_address(ray, address: str) -> None:
+  """Refuses an address at which nothing answers: Ray itself would try for many minutes."""
+  host, port = check_form(address)
   if host in _LOOPBACK and not address.startswith('ray://'):
     host = ray.util.get_node_ip_address()  # where Ray looks for this machine's own cluster
   try:

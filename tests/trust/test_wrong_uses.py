@@ -26,6 +26,7 @@ from tests.experiments import test_report
 
 PRIVATE = ('--privacy=client', '--noise_multiplier=1', '--delta=1e-3')
 SILOS = ('--method=mr_mtl', '--privacy=example', '--delta=1e-3')
+TABLE = ('--silo_column=a', '--target_column=b')
 
 # Arguments (files in {}: see FILES) and a part of the line that they get. All of it is said
 # before TensorFlow is loaded.
@@ -161,6 +162,9 @@ AT_ONCE = [
   (['--seeds=0,0'], '--seeds=0,0 must be one or more different numbers'),
   (['--seeds=-1'], '--seeds=-1 must be whole numbers from 0'),
   (['--seeds=0,1', '--workers=0'], '--workers=0 must be at least 1'),
+  (['--seeds=0,1', '--cluster=foo'], '--cluster=foo must be local, ray://host:port or host:port'),
+  (['--cohort_workers=2', '--cluster=foo'], '--cluster=foo must be local, ray://host:port or'),
+  (['--seeds=0,1', '--workers=2', '--cohort_workers=2'], 'a sweep is spread by --workers'),
   (['--workers=two'], '--workers=two'),
   (['--workers=3'], '--workers=3 belongs to a sweep'),
   (['--select_on=test'], '--select_on=test belongs to a sweep'),
@@ -170,6 +174,14 @@ AT_ONCE = [
   (['--sweep=rounds=1,2', '--output_dir={binary}'], 'is a file, not a folder'),
   (['--sweep=rounds=1,2', '--output_dir={folder}'], 'holds something.txt and no sweep'),
   ([*PRIVATE, '--seeds=0,1', '--noise_key_file=k'], 'is the key of one run'),
+  # Files that are not there.
+  (['--model=no.py:f'], '--model=no.py:f: there is no file /'),
+  (['--metric=no.py:f'], '--metric=no.py:f: there is no file /'),
+  ([*TABLE, '--dataset=no.csv'], '--dataset=no.csv: there is no file /'),
+  ([*TABLE, '--dataset=parquet:/no/at/all'], '=parquet:/no/at/all: there is no folder /no/at/all.'),
+  ([*SILOS, '--silo_epsilons=no.csv'], '--silo_epsilons=no.csv: there is no file /'),
+  ([*PRIVATE, '--noise_key_file=no.key'], '--noise_key_file=no.key: there is no file /'),
+  (['--sweep=model=mlp,no.py:f'], '--model=no.py:f: there is no file /'),
   (['--resume', '--output_dir={folder}'], 'holds no run and no sweep to continue'),
 ]  # fmt: skip
 
@@ -193,24 +205,26 @@ def _arguments(arguments, wrong_files):
 
 
 def _run(arguments, capsys):
-  """(exit code, last line of standard error) of the command line, in this process."""
+  """(exit code, lines of standard error) of the command line, in this process."""
   with flagsaver.flagsaver():
     code = cli.main(['run_experiment.py', *arguments])
   captured = capsys.readouterr()
   assert 'Traceback' not in captured.err + captured.out
   lines = captured.err.strip().splitlines()
   assert sum(line.startswith('error: ') for line in lines) == 1, captured.err
-  return code, lines[-1]
+  return code, lines
 
 
 @pytest.mark.parametrize(('arguments', 'message'), AT_ONCE, ids=lambda v: str(v)[:70])
 def test_said_at_once(arguments, message, wrong_files, capsys, monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(cli, '_run', _checked_run)
-  code, line = _run(_arguments(arguments, wrong_files), capsys)
+  code, (*others, line) = _run(_arguments(arguments, wrong_files), capsys)
   assert code == cli.EXIT_ERROR
   assert line.startswith('error: ') and message in line
   assert len(line) < 600
+  # What is in a folder is seen when it is opened; all else is refused before any other word.
+  assert not others or any(a.startswith('--output_dir') for a in arguments)
   assert not [path for path in tmp_path.rglob('*') if path.is_file()]  # nothing was begun
 
 
@@ -290,6 +304,8 @@ assert not any(name.split('.')[0] in ('tensorflow', 'tensorflow_federated') for 
     ('audits.command', ['--audit_run=100', *PRIVATE], 'audit_runs'),
     ('audits.command', ['--method=mr-mtl'], 'did you mean mr_mtl?'),
     ('audits.command', ['exam'], "'exam' is no flag"),
+    ('audits.command', ['--model=no.py:f', *PRIVATE], '--model=no.py:f: there is no file'),
+    ('recipes.reproduce', ['claims_ppsgd_synthetic', '--metric=no.py:f'], '--metric=no.py:f: the'),
   ],
 )
 def test_other_tools(module, arguments, message, wrong_files, capsys, monkeypatch, tmp_path):
