@@ -5,9 +5,10 @@ TensorFlow, so that help and errors answer at once.
 """
 
 import dataclasses
+import itertools
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -91,11 +92,16 @@ def given(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS) -> G
 
   What the line itself says comes before what its flagfiles say: settings of a flagfile which do
   not apply to the method or the privacy of the line, or of which the line gives the alternative
-  (`--noise_multiplier` instead of `--target_epsilon`), are left out, and that is said.
+  (`--noise_multiplier` instead of `--target_epsilon`), are left out, and that is said. What the
+  line says twice, as a setting and as values of a sweep, is refused; of a flagfile the sweep's count.
+
+  Raises:
+    ValueError: a setting beside a sweep over it, both on the line itself.
   """
   values = config.given_flags(flag_values)
   spoken = {a.lstrip('-').partition('=')[0] for a in argv[1:] if a.startswith('-')}
   named = {n for n in values if n in spoken or f'no{n}' in spoken}
+  _check_once(argv, {n: values[n] for n in named})
   from_files = {n: v for n, v in values.items() if n not in named}
   if not from_files or not named:
     return Given(values=values, notes=[])
@@ -117,6 +123,20 @@ def given(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS) -> G
     values={n: v for n, v in values.items() if n not in left},
     notes=[f'Left out of the flagfile, because it does not go with the flags beside it: {words}.'],
   )
+
+
+def _check_once(argv: Sequence[str], named: Mapping[str, Any]) -> None:
+  """Refuses settings that a line names, and of which it gives other values by a sweep, too."""
+  arguments = list(argv[1:])
+  for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue=''):
+    flag, equals, text = argument.lstrip('-').partition('=')
+    text = text if equals else following
+    swept = {'seeds': ['seed'], 'sweep': text.partition('=')[0].split('+')}.get(flag, [])
+    for name in swept if argument.startswith('-') else ():
+      if name in named and config.settings()[name].kind is not tuple:  # of which options are swept
+        raise ValueError(
+          f'--{name}={show(named[name])} and --{flag}={text} exclude each other; give one.'
+        )
 
 
 def _flag(name: str, setting: Setting) -> flags.Flag:

@@ -98,6 +98,13 @@ def test_flags_beside_a_flagfile_change_what_they_name_and_no_more():
   assert public.privacy == 'none' and public.method == 'mr_mtl' and public.rounds == 50
   # What stands on the line itself is never left out: it is refused.
   assert 'delta' in given(file, '--privacy=none', '--delta=0.1').values
+  # So it is beside a sweep over it; what the flagfile says gives way to the sweep.
+  assert given(file, '--sweep=target_epsilon=1,2').values == plain.values
+  for line in (['--mtl_lambda=3', '--sweep=mtl_lambda=1,2'], ['--seeds', '0-1', '--seed', '3']):
+    with pytest.raises(ValueError, match='exclude each other; give one'):
+      given(file, *line)
+  options = given('--dataset_option=a=1', '--sweep=dataset_option=b=1,b=2')  # another option
+  assert options.values == {'dataset_option': ['a=1']}
 
 
 def test_every_privacy_has_its_words(tmp_path):
