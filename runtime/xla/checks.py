@@ -1,7 +1,8 @@
 """Takes assertions out of a graph that XLA is to compile, with what only they need.
 
 XLA makes no assertions, but would have to compute what they look at: a Keras metric with sample
-weights checks their shape by an op of sets, for which XLA has no kernel.
+weights checks their shape by an op of sets, for which XLA has no kernel. What they look at may
+wait for an assignment, which others that wait for the assertion rely on: it stays.
 """
 
 import itertools
@@ -10,7 +11,19 @@ from typing import Any
 
 _CHECKS = ('Assert', 'AssertV2')
 # Of the branches of `tf.debugging.Assert`, which give its condition back.
-_IN_GUARDS = frozenset([*_CHECKS, 'Const', 'Identity', 'NoOp'])
+_IN_GUARDS = frozenset([*_CHECKS, 'Const', 'Identity', 'NoOp', 'ReadVariableOp'])
+# Of the types of ops that change a variable, an iterator, a generator or a table.
+_CHANGES = (
+  'Assign',
+  'IteratorGetNext',
+  'LookupTableI',
+  'LookupTableRemove',
+  'ResourceApply',
+  'ResourceScatter',
+  'ResourceSparseApply',
+  'ResourceStridedSliceAssign',
+  'RngReadAndSkip',
+)
 
 
 def without(graph_def: Any, results: Iterable[str]) -> Any:
@@ -66,8 +79,12 @@ def _silence(
     or (node.name in guards and node.name not in kept)
     or (node.name in followers and followers[node.name] not in kept)
   ]
+  changing = _changes(nodes, library, {_base(i) for node in silent for i in _data(node)})
   for node in silent:
     controls = [f'^{_base(i)}' for i in node.input if i.startswith('^') or node.name in followers]
+    if node.name not in followers:
+      found = dict.fromkeys(name for i in _data(node) for name in changing[_base(i)])
+      controls += [control for name in found if (control := f'^{name}') not in controls]
     node.op = 'NoOp'
     node.attr.clear()
     del node.input[:]
@@ -82,6 +99,35 @@ def _is_guard(node, library: Mapping[str, Any], asserting: Container[str]) -> bo
   return any(name in asserting for name in names) and all(
     {inner.op for inner in library[name].node_def} <= _IN_GUARDS for name in names
   )
+
+
+def _changes(nodes: Any, library: Mapping[str, Any], names: Iterable[str]) -> dict[str, list[str]]:
+  """By the names of some nodes: those of nodes that change something for which they wait."""
+  by_name = {node.name: node for node in nodes}
+  changed = {node.name for node in nodes if _is_change(node, library, set())}
+  found: dict[str, list[str]] = {}
+  for name in names:
+    pending, seen = [name] if changed else [], {name}
+    found[name] = []
+    while pending:
+      one = pending.pop()
+      if one in changed:
+        found[name].append(one)  # It waits for what is before it.
+      elif one in by_name:
+        new = {_base(i) for i in by_name[one].input} - seen
+        seen |= new
+        pending += sorted(new)
+  return found
+
+
+def _is_change(node, library: Mapping[str, Any], seen: set[str]) -> bool:
+  """Whether a node, or a function that it calls, changes something."""
+  if node.op.startswith(_CHANGES):
+    return True
+  names = {node.op, *(f.name for a in node.attr.values() for f in (a.func, *a.list.func))}
+  new = {name for name in names if name in library} - seen
+  seen |= new
+  return any(_is_change(inner, library, seen) for name in new for inner in library[name].node_def)
 
 
 def _drop_unneeded(function) -> None:

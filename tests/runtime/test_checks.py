@@ -32,6 +32,55 @@ def test_what_only_an_assertion_needs_leaves_the_work_compiled(wrapped):
   assert 'on the host' not in str(context.explain(doubled))
 
 
+def _once(x):
+  """An assignment for which the result waits by an assertion alone."""
+  variable = tf.Variable(1.0)
+  with tf.control_dependencies([variable.initializer]):
+    assigned = variable.assign_add(x)
+  with tf.control_dependencies([tf.debugging.assert_less(assigned, 1e9)]):
+    return variable.read_value()
+
+
+def _by_a_function(x):
+  variable = tf.Variable(1.0)
+
+  @tf.function
+  def doubled(x):
+    variable.assign_add(x)
+    return 2.0 * x
+
+  with tf.control_dependencies([variable.initializer]):
+    y = doubled(x)
+  text = tf.strings.as_string(y)
+  with tf.control_dependencies([tf.debugging.Assert(y < 1e9, [variable, text])]):
+    return variable.read_value()
+
+
+def _in_a_loop(x):
+  variable = tf.Variable(1.0)
+
+  def turn(i, total):
+    with tf.control_dependencies([tf.debugging.assert_less(variable.assign_add(x), 1e9)]):
+      return i + 1, 2.0 * total + variable.read_value()
+
+  with tf.control_dependencies([variable.initializer]):
+    return tf.while_loop(lambda i, _: i < 3, turn, (0, 0.0))[1]
+
+
+@pytest.mark.parametrize(
+  'function, expected', [(_once, 3.0), (_by_a_function, 3.0), (_in_a_loop, 12.0 + 10.0 + 7.0)]
+)
+def test_what_an_assertion_waits_for_is_done(function, expected):
+  """The graph of a program outside of any `tf.function` runs only what something waits for."""
+  local = tff.tensorflow.computation(function, np.float32)
+  work = tff.federated_computation(
+    lambda v: tff.federated_map(local, v), tff.FederatedType(np.float32, tff.CLIENTS)
+  )
+  with runtime.XlaContext(devices='cpu') as context:
+    assert list(work([2.0, 2.0])) == [expected] * 2
+  assert context.explain(work).is_compiled, context.explain(work)
+
+
 def test_an_assertion_whose_result_is_used_stays():
   """A graph that gives the guard's own output back keeps it; its function's is taken away."""
 
