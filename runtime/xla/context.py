@@ -21,7 +21,6 @@ from runtime.xla import (
   lowered,
   mixed,
   obstacles,
-  partition,
   population,
   program,
   stages,
@@ -171,7 +170,7 @@ class XlaContext(tff.framework.SyncContext):
     if mixed_program is not None:
       result = mixed_program(key, parts, count)
       if result is None:
-        self._refuse_cut(key, prog, mixed_program.cut)
+        self._refuse_cut(key, prog, mixed_program)
     if result is None:
       result = mixed.interpreted(self._interpreter(key, prog), prog, parts, count)
     return _result(
@@ -243,10 +242,11 @@ class XlaContext(tff.framework.SyncContext):
       self._executables[kind] = made
     return self._executables[kind]
 
-  def _refuse_cut(self, key, prog, cut: partition.Cut) -> None:
-    """Has a program interpreted as a whole from now on, for what one of its pieces met."""
-    for index, piece in enumerate(cut.pieces):
-      self._lowering(key, prog).reasons += self._lowering((key, index), piece.program).reasons
+  def _refuse_cut(self, key, prog, refused: mixed.MixedProgram) -> None:
+    """Has a program cut in another way from now on, or interpreted, for what a piece met."""
+    for index, piece in enumerate(refused.cut.pieces):
+      met = self._lowering(refused.piece_key(key, index), piece.program)
+      self._lowering(key, prog).reasons += met.reasons
     for known in [k for k in self._executables if k[0] == key and 'mixed' in k]:
       self._executables[known] = None
 

@@ -32,9 +32,14 @@ class MixedProgram:
       subgraphs.NotCutError: it cannot be cut.
     """
     self.cut = partition.cut(prog, refused)
+    self._refused = frozenset(refused)
     self._result_types = program.placed_parts(prog.result_type)
     self._compiled = compiled
     self._interpreters: dict[int, eager.EagerProgram] = {}
+
+  def piece_key(self, key: Hashable, index: int) -> Hashable:
+    """Stands for a piece of the program that `key` stands for; another cut has other pieces."""
+    return key, index, self._refused
 
   def __call__(
     self, key: Hashable, parts: Sequence[tuple[Any, Any]], count: int
@@ -62,7 +67,7 @@ class MixedProgram:
       types = () if not piece.inputs else program.placed_parts(piece.program.parameter_type)
       given = [(t, known[leaf]) for t, leaf in zip(types, piece.inputs, strict=True)]
       if not piece.on_host:
-        outputs = self._compiled((key, index), piece.program, given, count)
+        outputs = self._compiled(self.piece_key(key, index), piece.program, given, count)
         if outputs is None:
           return None
         outputs = [

@@ -191,6 +191,45 @@ def test_two_results_of_one_random_draw_are_not_taken_apart():
       assert float(drawn['text']) == pytest.approx(drawn['number'], abs=1e-6)
 
 
+def test_a_program_that_is_cut_anew_has_other_pieces():
+  """The first cut's first piece ends with `draw`; the second's, with draws refused, before it."""
+
+  @tff.tensorflow.computation(np.float32)
+  def scale(x):
+    return 10.0 * x
+
+  @tff.tensorflow.computation(np.float32)
+  def draw(x):
+    return x + tf.random.stateless_uniform([], [1, 2])
+
+  @tff.tensorflow.computation(np.float32)
+  def to_text(x):
+    return tf.strings.as_string(x, precision=9)
+
+  @tff.tensorflow.computation(np.str_)
+  def to_number(text):
+    return tf.strings.to_number(text)
+
+  @tff.tensorflow.computation(np.float32)
+  def draw_some(x):
+    return x + tf.reduce_sum(tf.random.stateless_uniform([tf.cast(x, tf.int32)], [3, 4]))
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def work(values):
+    for step in (scale, draw, to_text, to_number, draw_some):
+      values = tff.federated_map(step, values)
+    return values
+
+  with runtime.XlaContext(compiled=False):
+    expected = work([1.0, 4.0])
+  with runtime.XlaContext(devices='cpu') as context:
+    for _ in range(2):
+      np.testing.assert_allclose(work([1.0, 4.0]), expected, rtol=1e-5)
+  parts = context.explain(work).parts
+  assert [p.how for p in parts] == ['compiled', *['on the host'] * 4]
+  assert any('of a shape that depends on data' in reason for reason in parts[-1].reasons)
+
+
 @pytest.mark.slow
 def test_a_dp_aggregators_event_stays_on_the_host():
   """Its state holds the event, whose class and module are strings."""

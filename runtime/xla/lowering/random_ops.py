@@ -48,7 +48,7 @@ def _drawn(make, make_of_words, words_each):
 
   def handler(interp, node, inputs):
     shape, *others = inputs
-    sizes = _sizes(interp, shape)
+    sizes = _sizes(interp, node, shape)
     draw = draw_key(interp, node)
     if None not in sizes:
       return [make(node, draw, sizes, *others)]
@@ -71,14 +71,14 @@ def _some_words(
   return tf.reshape(blocks, [-1])
 
 
-def _sizes(interp: _Interpreter, shape: tf.Tensor) -> list[int | None]:
+def _sizes(interp: _Interpreter, node: Any, shape: tf.Tensor) -> list[int | None]:
   """The sizes of a shape, None for those of a batch whose size varies."""
   found = tensor_util.constant_value_as_shape(shape)
   if found.rank is None:
-    raise NotLowered('random numbers of an unknown number of dimensions')
+    raise NotLowered(f'the op {node.op} of an unknown number of dimensions')
   sizes = found.as_list()
   if None in sizes and not interp.session.bounds:
-    raise NotLowered('random numbers whose shape depends on data')
+    raise NotLowered(f'the op {node.op} of a shape that depends on data')
   return sizes
 
 
@@ -162,7 +162,7 @@ def _shuffle(interp, node, inputs):
   (value,) = inputs
   size = value.shape[0]
   if size is None:
-    raise NotLowered('a shuffle of an unknown number of rows')
+    raise NotLowered(f'the op {node.op} of an unknown number of rows')
   return [tf.gather(value, permutation(draw_key(interp, node), size, size))]
 
 
@@ -170,7 +170,7 @@ def _multinomial(interp, node, inputs):
   logits, samples = inputs
   number = tf.get_static_value(samples)
   if number is None or not logits.shape.is_fully_defined():
-    raise NotLowered('categorical draws of a number or shape that depends on data')
+    raise NotLowered(f'the op {node.op} of a number or shape that depends on data')
   rows, classes = logits.shape
   noise = random_streams.gumbel(draw_key(interp, node), [rows, int(number), classes])
   dtype = _dtype(node, 'output_dtype')
@@ -180,9 +180,9 @@ def _multinomial(interp, node, inputs):
 
 def _any_ints(interp, node, inputs):
   """`NonDeterministicInts`: the state of a new `tf.random.Generator`."""
-  shape = _sizes(interp, inputs[0])
+  shape = _sizes(interp, node, inputs[0])
   if None in shape:
-    raise NotLowered('a random state whose shape depends on data')
+    raise NotLowered(f'the op {node.op} of a shape that depends on data')
   dtype = _dtype(node)
   raw = random_streams.bits(draw_key(interp, node), [*shape, dtype.size // 4])
   return [tf.reshape(tf.bitcast(raw, dtype), shape)]
@@ -218,7 +218,7 @@ def _with_bits(interp, node, shape, key, counter, make, others):
   """Numbers of a draw's words, which come in whole blocks of four."""
   if _dtype(node).size > 4 and _dtype(node).is_floating:
     raise NotLowered(f'the op {node.op} of type {_dtype(node).name}')
-  sizes = _sizes(interp, shape)
+  sizes = _sizes(interp, node, shape)
   known = [size for size in sizes if size is not None]
   varies = len(known) < len(sizes)
   count = _count(shape, sizes) if varies else math.prod(known)
