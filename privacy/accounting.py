@@ -31,6 +31,7 @@ from privacy.events import (
   FailingDpEvent,
   KnownParticipationDpEvent,
 )
+from privacy.rounding import rounded_up
 
 ACCOUNTANTS = ('pld', 'renyi')
 _LEAST_NOISE_TO_INTEGRATE = 0.02
@@ -319,8 +320,8 @@ def rdp_loss(
   loss = _renyi_loss(event, delta, adjacency)
   if not loss.order_is_interior:
     warnings.warn(
-      f'The best Renyi order, {loss.order}, is at the end of the list; epsilon {loss.epsilon:.6g} '
-      'holds but is not tight.',
+      f'The best Renyi order, {loss.order}, is at the end of the list; epsilon '
+      f'{rounded_up(loss.epsilon)} holds but is not tight.',
       stacklevel=2,
     )
   return loss

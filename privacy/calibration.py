@@ -19,6 +19,7 @@ from scipy import optimize
 from privacy import accounting, correlated, plan, sampling
 from privacy import selection as selection_lib
 from privacy import tuning as tuning_lib
+from privacy.rounding import rounded_up
 
 # The bracket of the search. Below it nothing useful is private, above it
 # nothing useful is left of the signal.
@@ -213,8 +214,8 @@ def _silo_noise(
   is_spent = alone == target_epsilon and (tuning is None or not tuning.held_out_score)
   if alone > target_epsilon or is_spent:
     raise ValueError(
-      f'private choices alone spend {alone:.6g} of the target epsilon {target_epsilon:.6g} at '
-      f'delta {delta:.6g}: nothing is left for training. '
+      f'private choices alone spend {rounded_up(alone)} of the target epsilon {target_epsilon:.6g} '
+      f'at delta {delta:.6g}: nothing is left for training. '
       f'{"" if choices is None else f"Selections: {choices}. "}'
       f'{"" if tuning is None else f"Tuning: {tuning}."}'
     )

@@ -15,6 +15,7 @@ from privacy import selection as selection_lib
 from privacy import statement as statement_lib
 from privacy import tuning as tuning_lib
 from privacy.events import Adjacency
+from privacy.rounding import rounded_up
 from runtime import random_streams
 
 
@@ -299,8 +300,9 @@ class ExampleLevelPrivacy:
     selecting = ''
     if self.selection is not None:
       selecting = (
-        f' Beside it, the exponential mechanism with epsilon {self.selection.epsilon:.6g} in '
-        f'{min(rounds, self.selection.rounds)} rounds, not amplified by sampling.'
+        ' Beside it, the exponential mechanism with epsilon '
+        f'{rounded_up(self.selection.epsilon)} in {min(rounds, self.selection.rounds)} rounds, not '
+        'amplified by sampling.'
       )
     return statement_lib.PrivacyStatement(
       unit=self.unit,

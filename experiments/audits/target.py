@@ -9,6 +9,7 @@ import numpy as np
 
 from privacy import attack, hypothetical, trade_off
 from privacy.events import Adjacency
+from privacy.rounding import rounded_up
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ class Report:
   def text(self) -> str:
     """The report in words."""
     lines = [
-      f'Claimed:     epsilon <= {self.claimed:.4g} at delta = {self.bound.delta:g} after '
+      f'Claimed:     epsilon <= {rounded_up(self.claimed)} at delta = {self.bound.delta:g} after '
       f'{self.rounds} rounds (the accountant)',
       f'Shown:       epsilon >= {self.bound.epsilon:.4g} with confidence '
       f'{self.bound.confidence:g} ({self.bound.method})',

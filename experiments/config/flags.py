@@ -93,7 +93,7 @@ def given(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS) -> G
   What the line itself says comes before what its flagfiles say: settings of a flagfile which do
   not apply to the method or the privacy of the line, or of which the line gives the alternative
   (`--noise_multiplier` instead of `--target_epsilon`), are left out, and that is said. What the
-  line says twice, as a setting and as values of a sweep, is refused; of a flagfile the sweep's count.
+  line says twice, as a setting and as values of a sweep, is refused; a flagfile's gives way.
 
   Raises:
     ValueError: a setting beside a sweep over it, both on the line itself.

@@ -1,6 +1,7 @@
 """An experiment in a line: what is trained on what, and who is protected."""
 
 from experiments.config.experiment import ExperimentConfig
+from privacy.rounding import rounded_up
 
 
 def describe(config: ExperimentConfig) -> str:
@@ -23,7 +24,7 @@ def _privacy(config: ExperimentConfig) -> str:
   if config.silo_epsilons is not None:
     return f'protecting {whom} with the budgets of {config.silo_epsilons}'
   if config.target_epsilon is not None:
-    budget = f'epsilon {config.target_epsilon:g}'
+    budget = f'epsilon {rounded_up(config.target_epsilon)}'
   else:
     budget = f'noise multiplier {config.noise_multiplier:g}'
   return f'protecting {whom} with {budget} at delta {config.delta:g}'

@@ -7,9 +7,10 @@ import pandas as pd
 
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder.metrics import EVERYONE
-from experiments.reports.data import ReportData, symbol, text
+from experiments.reports.data import ReportData, symbol, text, text_of
 from experiments.sweeps import grid as sweep_grid
 from experiments.sweeps import table as sweep_table
+from privacy.rounding import rounded_up
 
 # Settings that say what is to be learnt from, and not how.
 _OPTIONS = 'dataset_option'
@@ -30,7 +31,9 @@ def pooled(data: ReportData) -> pd.DataFrame:
 def problems(data: ReportData, rows: pd.DataFrame) -> list[str]:
   """What each row's run learns from, in words, as far as the runs differ in it."""
   names = [name for name in _PROBLEM if name in data.setting_names]
-  words = {name: [f'{symbol(name)} {text(value)}' for value in rows[name]] for name in names}
+  words = {
+    name: [f'{symbol(name)} {text_of(name, value)}' for value in rows[name]] for name in names
+  }
   if _OPTIONS in words:  # Of several options those count in which the runs differ.
     options = [text(value).split() for value in rows[_OPTIONS]]
     same = set.intersection(*map(set, options)) if options else set()
@@ -143,7 +146,7 @@ def budget_in_words(config: ExperimentConfig) -> str:
   if config.privacy == 'none':
     return 'not private'
   if config.target_epsilon is not None:
-    return f'epsilon {text(config.target_epsilon)}'
+    return f'epsilon {rounded_up(config.target_epsilon)}'
   if config.noise_multiplier is not None:
     return f'noise multiplier {text(config.noise_multiplier)}'
   return 'budgets of their own'

@@ -20,6 +20,7 @@ from experiments.folder import metrics
 from experiments.folder.metrics import ROUND
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps.table import Run
+from privacy.rounding import rounded_up
 
 _DEPTH = 4  # folders below the one that is given
 
@@ -211,7 +212,7 @@ def label(config: ExperimentConfig, names: Sequence[str]) -> str:
     value = getattr(config, name)
     if name == 'method' or value is None or value == ():
       continue
-    words.append(f'{symbol(name)} {text(value)}')
+    words.append(f'{symbol(name)} {value_of(config, name)}')
   if config.privacy == 'none' and 'privacy' in names:
     words.append('not private')
   return ', '.join(w for w in words if not w.startswith('privacy '))
@@ -226,13 +227,19 @@ def title_of(method: str) -> str:
 def value_of(config: ExperimentConfig, name: str) -> str:
   """A setting of a configuration to read."""
   value = getattr(config, name)
-  return title_of(value) if name == 'method' else text(value)
+  return title_of(value) if name == 'method' else text_of(name, value)
 
 
 def symbol(name: str) -> str:
   """A setting's name to read."""
   setting = settings().get(name)
   return setting.symbol if setting and setting.symbol else name.replace('_', ' ')
+
+
+def text_of(name: str, value: Any) -> str:
+  """A setting's value to read; an epsilon is not rounded down."""
+  is_epsilon = name.endswith('epsilon') and isinstance(value, float) and not math.isnan(value)
+  return rounded_up(value) if is_epsilon else text(value)
 
 
 def text(value: Any) -> str:

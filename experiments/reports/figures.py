@@ -15,6 +15,7 @@ from experiments.reports import choosing, clients, groups, layout
 from experiments.reports.data import ReportData, symbol, text
 from experiments.reports.layout import Drawing
 from experiments.sweeps import table as sweep_table
+from privacy.rounding import rounded_up
 from processes.declaration import EndPoint
 
 _MOST_LINES = len(house.COLOURS)
@@ -101,7 +102,7 @@ def _parts_by_budget(configs, names: Sequence[str]) -> list[tuple[str, list[str]
     config = configs[name]
     words = 'not private' if config.privacy == 'none' else ''
     if config.target_epsilon is not None:
-      words = f'epsilon {config.target_epsilon:g}'
+      words = f'epsilon {rounded_up(config.target_epsilon)}'
       words += ' of a hypothetical deployment' * bool(config.hypothetical_deployment)
     asked.setdefault(words, []).append(name)
   return list(asked.items())
@@ -114,7 +115,7 @@ def privacy_utility(data: ReportData) -> Drawing | None:
   private = last[last['epsilon'] < math.inf]
   # Budgets that were asked for are equal; what was spent differs in the last digits.
   asked = private.get('target_epsilon', private['epsilon']).fillna(private['epsilon'])
-  private = private.assign(budget=asked.round(4))
+  private = private.assign(budget=asked.map(lambda epsilon: float(rounded_up(epsilon))))
   if private.loc[private['budget'] > 0, 'budget'].nunique() < 2:
     return None
   chosen, caption = choosing.best_settings(data, private, ['problem', 'method', 'budget'])

@@ -9,7 +9,7 @@ import drawing as house
 from experiments.config.experiment import settings
 from experiments.folder.metrics import EVERYONE
 from experiments.reports import choosing, layout
-from experiments.reports.data import ReportData, symbol, text
+from experiments.reports.data import ReportData, symbol, text, text_of
 from experiments.reports.layout import Drawing
 
 _MOST_GROUPS = 36
@@ -105,7 +105,7 @@ def groups_along(data: ReportData) -> Drawing | None:
   ]
   words = [
     ', '.join(
-      filter(None, [*(f'{symbol(n)} {text(v)}' for n, v in zip(others, row, strict=True)), own])
+      [f'{symbol(n)} {text_of(n, v)}' for n, v in zip(others, row, strict=True)] + [own] * bool(own)
     )
     for row, own in zip(last[others].to_numpy(), choosing.own_lambdas(last, files), strict=True)
   ]

@@ -13,7 +13,7 @@ import pandas as pd
 from experiments.config.experiment import settings
 from experiments.folder.metrics import EVERYONE
 from experiments.reports import choosing, html
-from experiments.reports.data import ReportData, symbol, text, title_of, value_of
+from experiments.reports.data import ReportData, symbol, text, text_of, title_of, value_of
 from experiments.reports.layout import Drawing
 from experiments.running.progress import show, show_mean
 from experiments.sweeps import table as sweep_table
@@ -201,7 +201,7 @@ def selection(path: pathlib.Path) -> str:
 
 
 def _words(values: dict[str, Any]) -> str:
-  return ', '.join(f'{symbol(name)} {text(value)}' for name, value in values.items())
+  return ', '.join(f'{symbol(name)} {text_of(name, value)}' for name, value in values.items())
 
 
 def _score(score: Mapping[str, float]) -> str:
@@ -254,7 +254,7 @@ def configurations(data: ReportData) -> str:
     rows = []
     for label in dict.fromkeys(data.labels):
       run = data.runs[data.labels.index(label)]
-      rows.append([text(getattr(run.config, name)) for name in names])
+      rows.append([text_of(name, getattr(run.config, name)) for name in names])
     parts.append(html.table([f'--{n}' for n in names], rows))
   else:
     parts.append(html.paragraph('All runs have the same settings, but for their seeds.'))

@@ -209,7 +209,7 @@ def test_folders_that_cannot_be_read(tmp_path, folder, read):
   with pytest.raises(FileNotFoundError, match='there is no folder'):
     read(tmp_path / 'nowhere')
   options = {'silo_column': 'a', 'target_column': 'b'}
-  with pytest.raises(FileNotFoundError, match='^--dataset=parquet:/no/where: there is no folder'):
+  with pytest.raises(FileNotFoundError, match=r'^--dataset=parquet:/no/where: there is no folder'):
     registry.load_dataset('parquet:/no/where', seed=0, **options)
   (tmp_path / 'empty').mkdir()
   with pytest.raises(ValueError, match=r'has no files \*.parquet'):

@@ -2,17 +2,20 @@
 
 import json
 import re
+import types
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.audits import target
+from experiments.config import in_words
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder.metrics import MetricTable
+from experiments.reports import choosing, report, sections
 from experiments.reports import clients as report_clients
 from experiments.reports import data as report_data
 from experiments.reports import figures as report_figures
-from experiments.reports import report, sections
 from experiments.sweeps import table as sweep_table
 
 
@@ -199,3 +202,21 @@ def test_the_table_of_a_sweep_has_a_row_for_each_number(sweep_folder):
   assert list(again.columns) == list(pd.read_parquet(sweep_folder / 'table.parquet').columns)
   assert {'method', 'target_epsilon', 'mtl_lambda', 'seed', 'value'} <= set(again.columns)
   assert not again.duplicated(['run', 'group', 'metric']).any()
+
+
+def test_no_epsilon_that_is_shown_is_below_the_true_one(tmp_path):
+  """All by one function; else an audit claims less than the run that it attacks."""
+  config = ExperimentConfig(privacy='client', target_epsilon=1.67221, delta=1e-3)
+  bound = types.SimpleNamespace(epsilon=0.5, delta=1e-3, confidence=0.95, method='any')
+  audited = target.Report(claimed=1.67221, bound=bound, rounds=3, strength=1.0)
+  assert 'epsilon <= 1.673 at delta' in audited.text()
+  assert in_words.describe(config).endswith('with epsilon 1.673 at delta 0.001')
+  assert report_data.value_of(config, 'target_epsilon') == '1.673'
+  assert report_data.value_of(config, 'delta') == '0.001'
+  assert report_data.text_of('target_epsilon', None) == ''
+  assert report_data.label(config, ['target_epsilon']) == 'FedAvg, epsilon 1.673'
+  assert choosing.budget_in_words(config) == 'epsilon 1.673'
+  for epsilon in (0.21254, 1.67221):
+    make_run(tmp_path / f'{epsilon}', target_epsilon=epsilon, **PRIVATE)
+  points = report_figures.privacy_utility(report_data.read([tmp_path])).data
+  assert sorted(points['budget']) == [0.2126, 1.673]
