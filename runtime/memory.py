@@ -51,6 +51,27 @@ def available_bytes() -> int | None:
   return 1024 * int(found[0]) if found else None
 
 
+def check_room(flag: str, workers: int, each: int) -> None:
+  """Refuses more worker processes than this machine's memory has room for.
+
+  While they start, a machine without memory answers nobody.
+
+  Args:
+    flag: with its value, for the message.
+    workers: how many are to be started.
+    each: bytes that each takes at least.
+
+  Raises:
+    ValueError: they do not fit.
+  """
+  free = available_bytes()
+  if free is not None and workers * each > free:
+    raise ValueError(
+      f'{flag}: each worker takes at least {each / 2**30:.2g} GB of memory, and this machine has '
+      f'{free / 2**30:.3g} GB left; at most {free // each} fit.'
+    )
+
+
 def room(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
   """An array that is not filled yet, which a runtime on this memory takes without a copy.
 

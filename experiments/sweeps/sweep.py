@@ -23,20 +23,18 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from experiments.config import in_words, launcher, sweep_flags, user_files
+from experiments.config import in_words, launcher, sweep_flags
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files, noise_keys, results
 from experiments.running import interruption, startup
 from experiments.running.parts import CallbacksOf, Metric, Parts, no_callbacks
 from experiments.running.progress import Doing, show, show_mean
+from experiments.sweeps import checks, record
 from experiments.sweeps import cluster as sweep_cluster
-from experiments.sweeps import record
 from experiments.sweeps import table as sweep_table
 from experiments.sweeps import workers as sweep_workers
 from experiments.sweeps.grid import Grid, programs
 from experiments.sweeps.progress import SweepProgress
-from runtime.hosts.cluster import check_form
-from settings import did_you_mean
 from settings import show as show_value
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ class Plan:
 
   def check(self) -> None:
     """Raises a `ValueError` for what would be refused as soon as it is run; see `run`."""
-    _check(self.grid.runs(), self.folder, self.resume, **self.how.to_json())
+    checks.check(self.grid.runs(), self.folder, self.resume, **self.how.to_json())
 
   def run(self) -> SweepResult:
     """Runs it; see `run`. The closing words say what all runs spend together."""
@@ -188,7 +186,9 @@ def run(
   """
   every = grid.runs()
   wanted = {name: config for name, config in every.items() if only is None or name in only}
-  _check(wanted or every, folder, resume, workers=workers, cluster=cluster, select_on=select_on)
+  checks.check(
+    wanted or every, folder, resume, workers=workers, cluster=cluster, select_on=select_on
+  )
   first = next(iter(every.values()))
   parts = Parts(dataset=dataset, model=model, metrics=metrics or {}, callbacks=callbacks)
   if parts.given and (workers > 1 or cluster):
@@ -254,43 +254,6 @@ def run(
       result,
     )
   return result
-
-
-def _check(
-  runs: Mapping[str, ExperimentConfig],
-  folder: str | pathlib.Path,
-  resume: bool,
-  *,
-  workers: int,
-  cluster: str,
-  select_on: str,
-) -> None:
-  """Refuses what no sweep can be, and files that are not there of runs that are not finished."""
-  if workers < 1:
-    raise ValueError(f'--workers={workers} must be at least 1.')
-  if cluster:
-    check_form(cluster)
-  if select_on not in sweep_flags.SELECT_ON:
-    raise ValueError(
-      f'--select_on={select_on} must be one of {", ".join(sweep_flags.SELECT_ON)}'
-      f'{did_you_mean(select_on, sweep_flags.SELECT_ON)}'
-    )
-  if resume and not folder:
-    raise ValueError('--resume needs --output_dir, the folder of the sweep to continue.')
-  first = next(iter(runs.values()))
-  if first.cohort_workers:
-    raise ValueError(
-      f'--cohort_workers={first.cohort_workers} spreads the clients of one run; a sweep is spread '
-      'by --workers.'
-    )
-  if first.noise_key_file is not None:
-    raise ValueError(
-      f'--noise_key_file={first.noise_key_file} is the key of one run; every run of a sweep has '
-      'its own.'
-    )
-  for name, config in runs.items():
-    if not (pathlib.Path(folder) / 'runs' / name / 'summary.json').exists():
-      user_files.check_there(config)
 
 
 def _ended(sentence: str) -> str:

@@ -50,7 +50,7 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
       small or others have its CPUs; or this machine's memory does not suffice for one of our own.
   """
   if address == LOCAL:
-    _check_memory(workers, flag)
+    memory.check_room(f'--{flag}={workers}', workers, _WORKER_BYTES)
   os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
   os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
   # Half a minute after its start Ray's core writes to the terminal that it has no dashboard to tell
@@ -95,16 +95,6 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
     if folder is not None:
       folder.cleanup()
     _take_back(on_sigterm)
-
-
-def _check_memory(workers: int, flag: str) -> None:
-  """Refuses more workers than fit: while they start, a machine without memory answers nobody."""
-  free = memory.available_bytes()
-  if free is not None and workers * _WORKER_BYTES > free:
-    raise ValueError(
-      f'--{flag}={workers}: each worker takes at least {_WORKER_BYTES / 2**30:.2g} GB of memory, '
-      f'and this machine has {free / 2**30:.3g} GB left; at most {free // _WORKER_BYTES} fit.'
-    )
 
 
 def _await_room(ray: Any, workers: int, flag: str, tell: Tell) -> None:

@@ -24,6 +24,7 @@ from experiments.sweeps.progress import SweepProgress
 from privacy import accounting
 from privacy.plan import ClientLevelPrivacy, FixedClipping
 from privacy.sampling import EveryClient
+from runtime import memory
 from tests.experiments.timings import TIMINGS
 
 SMALL = dict(
@@ -51,6 +52,27 @@ def test_without_seeds_there_is_the_one_of_the_flags():
 def test_a_sweep_takes_the_place_of_a_flag():
   grid = Grid.parse({'rounds': 9, 'seed': 4}, ['rounds=1,2'], ['0', '1'])
   assert [(c.rounds, c.seed) for c in grid.runs().values()] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_more_processes_than_memory_has_room_for_are_refused(tmp_path, monkeypatch):
+  """Before any is started; those that have nothing to run are none."""
+  monkeypatch.setattr(memory, 'available_bytes', lambda: 2**30)
+  monkeypatch.setattr(sweep_workers, 'run', lambda groups, *rest: {})
+  grid = Grid.parse({'dataset': 'exam', 'rounds': 1}, [], ['0-4'])
+  how = sweep.record.How(workers=9)
+  plan = sweep.Plan(grid=grid, folder=str(tmp_path / 'a'), resume=False, how=how)
+  for check in (plan.check, plan.run):
+    with pytest.raises(
+      ValueError, match=r'--workers=9: .* 0\.31 GB .* has 1 GB left; at most 3 fit'
+    ):
+      check()
+  assert not (tmp_path / 'a').exists()
+  for name in ('seed=0', 'seed=3'):  # finished before
+    (tmp_path / 'a' / 'runs' / name).mkdir(parents=True)
+    (tmp_path / 'a' / 'runs' / name / 'summary.json').touch()
+  plan.check()
+  monkeypatch.setattr(memory, 'available_bytes', lambda: None)
+  plan.check()
 
 
 def test_a_setting_of_another_method_is_left_out():
