@@ -104,8 +104,8 @@ def check_there(config: Any) -> None:
   for flag, text in own:
     _check_is_file(flag, text, check_form(flag, text)[0])
   for flag in _PATHS:
-    if (path := getattr(config, flag)) is not None:
-      _check_is_file(flag, path, path)
+    if (path := getattr(config, flag)) is not None and not pathlib.Path(path).exists():
+      raise ValueError(f'--{flag}={path} cannot be read: No such file or directory.')
   if datasets.registry.is_table(config.dataset):
     options = datasets.registry.find(config.dataset).resolve(config.dataset_options)
     if 'file' in options:

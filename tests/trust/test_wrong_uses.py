@@ -183,8 +183,8 @@ AT_ONCE = [
   (['--metric=no.py:f'], '--metric=no.py:f: there is no file /'),
   ([*TABLE, '--dataset=no.csv'], '--dataset=no.csv: there is no file /'),
   ([*TABLE, '--dataset=parquet:/no/at/all'], '=parquet:/no/at/all: there is no folder /no/at/all.'),
-  ([*SILOS, '--silo_epsilons=no.csv'], '--silo_epsilons=no.csv: there is no file /'),
-  ([*PRIVATE, '--noise_key_file=no.key'], '--noise_key_file=no.key: there is no file /'),
+  ([*SILOS, '--silo_epsilons=no.csv'], '--silo_epsilons=no.csv cannot be read: No such'),
+  ([*PRIVATE, '--noise_key_file=no.key'], '--noise_key_file=no.key cannot be read: No such'),
   (['--sweep=model=mlp,no.py:f'], '--model=no.py:f: there is no file /'),
   (['--resume', '--output_dir={folder}'], 'holds no run and no sweep to continue'),
 ]  # fmt: skip
