@@ -112,7 +112,7 @@ REGULARIZER_INSIDE_CLIP = Setting(
   'adding it after clipping and noise (it needs no data).',
 )  # fmt: skip
 SILO_LAMBDAS = Setting(
-  name='silo_lambdas', kind=str, default=None,
+  name='silo_lambdas', kind=str, default=None, is_path=True,
   help="CSV file with the columns silo and mtl_lambda, one row per silo: each silo's own strength, "
   'in units of --mtl_lambda.',
 )  # fmt: skip

@@ -36,6 +36,7 @@ class Setting:
     above: open lower bound.
     choices: allowed strings.
     files: an example of the user's own files that are allowed beside the choices; none if empty.
+    is_path: whether its value is the path of a file to read.
     infinite: whether a number may be `inf`.
     privacy: privacy units which it belongs to; empty for all.
     requires: name of a boolean setting that must be on.
@@ -57,6 +58,7 @@ class Setting:
   above: float | None = None
   choices: tuple[str, ...] = ()
   files: str = ''
+  is_path: bool = False
   infinite: bool = False
   privacy: tuple[str, ...] = ()
   requires: str = ''

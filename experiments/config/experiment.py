@@ -221,6 +221,7 @@ class ExperimentConfig:
     'File with a noise key of your own, 64 hexadecimal digits that nobody else can read, for a run '
     'that is to be repeated or continued elsewhere. Default: a new key, deleted after the run.',
     Group.PRIVACY,
+    is_path=True,
     privacy=('client', 'example'),
     identity=False,
   )
@@ -341,6 +342,7 @@ class ExperimentConfig:
     'silo; instead of --target_epsilon. With 2 to 6 different epsilons the silos of each are '
     'reported apart.',
     Group.PRIVACY,
+    is_path=True,
     privacy=('example',),
   )
   delta: float = setting_field(
@@ -586,6 +588,12 @@ class ExperimentConfig:
         f'{unknown[0]} is no setting of an experiment{did_you_mean(unknown[0], settings())}'
       )
     return cls(**values)
+
+  @property
+  def paths(self) -> dict[str, str]:
+    """The files that are to be read, by the settings that name them."""
+    own = {name: getattr(self, name) for name, one in settings().items() if one.is_path}
+    return {name: path for name, path in own.items() if path is not None}
 
   @property
   def identity(self) -> dict[str, Any]:

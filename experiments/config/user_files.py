@@ -22,7 +22,6 @@ from settings import did_you_mean
 
 _MODULES: dict[pathlib.Path, types.ModuleType] = {}
 _METHODS: dict[pathlib.Path, Method] = {}
-_PATHS = ('silo_epsilons', 'silo_lambdas', 'noise_key_file')  # settings that are a file
 
 
 def is_method(text: Any) -> bool:
@@ -103,8 +102,8 @@ def check_there(config: Any) -> None:
     own.append(('model', config.model))
   for flag, text in own:
     _check_is_file(flag, text, check_form(flag, text)[0])
-  for flag in _PATHS:
-    if (path := getattr(config, flag)) is not None and not pathlib.Path(path).exists():
+  for flag, path in config.paths.items():
+    if not pathlib.Path(path).exists():
       raise ValueError(f'--{flag}={path} cannot be read: No such file or directory.')
   if datasets.registry.is_table(config.dataset):
     options = datasets.registry.find(config.dataset).resolve(config.dataset_options)

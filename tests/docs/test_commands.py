@@ -22,6 +22,7 @@ from absl.testing import flagsaver
 
 from experiments import cli
 from experiments.audits import command as audit_command
+from experiments.config import user_files
 from experiments.recipes import claims, evidence, recipes, reproduce, verdicts
 from experiments.reports import report
 from experiments.sweeps import sweep
@@ -168,6 +169,7 @@ def _experiment(argv: list[str]) -> None:
   with pytest.MonkeyPatch.context() as patch, flagsaver.flagsaver():
     flags.FLAGS.unparse_flags()
     patch.setattr(cli, '_run', lambda config, *_: ('', ''))
+    patch.setattr(user_files, 'check_there', lambda config: None)  # a page's own come later
     patch.setattr(sweep, 'run', _grid_only)
     patch.setattr(sweep, '_with_spent', lambda result: result)
     _accepted(cli.main, argv)
