@@ -37,9 +37,9 @@ class Method:
       may take another default: `MTL_LAMBDA.but(default=0.001)`.
     personal: whether clients keep a model (client state).
     federated: whether clients keep their data; if not, they are pooled first.
-    has_stateful_reports: whether what a client sends depends on the rounds in which it took part
+    has_stateful_reports: whether what a client sends may depend on the rounds in which it took part
       before, as by a state of its own. Cohorts of a fixed size are then accounted for as if all
-      knew who takes part.
+      knew who takes part. Only False says that it does not.
     passes: how often a round trains on a client's data: twice for a method with a global
       and a personal model. Example-level privacy accounts for each.
     privacy_notes: sentences which the privacy statement of a client-level run adds.
@@ -65,7 +65,7 @@ class Method:
   settings: tuple[Setting, ...] = ()
   personal: bool = False
   federated: bool = True
-  has_stateful_reports: bool = False
+  has_stateful_reports: bool = True
   passes: int = 1
   privacy_notes: tuple[str, ...] = ()
   compared_groups: tuple[tuple[str, str], ...] = ()

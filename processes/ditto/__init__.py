@@ -22,6 +22,7 @@ METHOD = Method(
   summary='a global model and personal ones held close to it',
   citation='Li et al., ICML 2021',
   privacy_units=('none', 'client', 'example'),
+  has_stateful_reports=False,
   settings=(
     *common.GLOBAL_MODEL, DITTO_LAMBDA, common.PERSONAL_LEARNING_RATE,
     common.REGULARIZER_INSIDE_CLIP, WOULD_OPT_OUT_FRACTION,

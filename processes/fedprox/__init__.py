@@ -15,6 +15,7 @@ METHOD = Method(
   summary='federated averaging with a pull to the broadcast model',
   citation='Li et al., MLSys 2020',
   privacy_units=('none', 'client', 'example'),
+  has_stateful_reports=False,
   settings=(*common.GLOBAL_MODEL, FEDPROX_MU, common.REGULARIZER_INSIDE_CLIP),
   end_point=EndPoint.GLOBAL,
   stiff_settings=('fedprox_mu',),

@@ -55,6 +55,7 @@ METHOD = Method(
   summary='DP-FedAvg in which clients may opt out of privacy, with Ditto',
   citation='Aldaghri, Mahdavifar and Beirami, 2021',
   privacy_units=('client',),
+  has_stateful_reports=False,
   settings=(
     *common.OPTIMIZATION, common.SERVER_LEARNING_RATE, OPT_OUT_FRACTION, RATIO,
     OPT_OUT_DENOMINATOR, PERSONALIZE, common.PERSONAL_LEARNING_RATE, DITTO_LAMBDA_PRIVATE,

@@ -66,7 +66,6 @@ METHOD = Method(
     PERSONAL_LAYERS,
   ),
   personal=True,
-  has_stateful_reports=True,
   privacy_notes=(common.STAYS_ON_THE_CLIENT,),
   check=check,
 )  # fmt: skip

@@ -27,7 +27,6 @@ METHOD = Method(
     *common.CLIENT_RATE_SCHEDULE,
   ),
   end_point=EndPoint.GLOBAL,
-  has_stateful_reports=True,
   privacy_notes=(
     'Clients send the change of their control variate beside that of their model: both are clipped '
     'together and noised as one vector, so that one Gaussian mechanism a round covers them. The '
