@@ -8,7 +8,10 @@ import tensorflow_federated as tff
 import runtime
 from runtime.xla import products
 
-CONTEXTS = {'one by one': dict(clients_per_block=1), 'blocks': dict(clients_per_block=2)}
+CONTEXTS = [
+  pytest.param({}, id='one by one'),
+  pytest.param(dict(clients_per_block=2), marks=pytest.mark.slow, id='blocks'),
+]
 _WEIGHTS = np.array([[1.0, 2.0, -1.0], [3.0, -1.0, 0.5]], np.float32) / 3
 
 
@@ -75,7 +78,7 @@ FUNCTIONS = dict(
 )
 
 
-@pytest.mark.parametrize('settings', CONTEXTS.values(), ids=CONTEXTS)
+@pytest.mark.parametrize('settings', CONTEXTS)
 def test_gradients_of_conditions_on_batches_of_any_size(native, settings):
   """Both branches are taken by some batch, full ones and smaller last ones."""
   rng = np.random.default_rng(0)

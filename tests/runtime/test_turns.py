@@ -98,7 +98,10 @@ def _gradient(loop, settings):
   return found, function(tf.constant(x)), context.explain(mapped)
 
 
-@pytest.mark.parametrize('block', [1, 2])
+_SEVERAL = pytest.param(2, marks=[pytest.mark.exhaustive, pytest.mark.slow])
+
+
+@pytest.mark.parametrize('block', [1, _SEVERAL])
 @pytest.mark.parametrize('name', LOOPS)
 def test_gradients_of_loops_that_count(name, block):
   found, expected, explanation = _gradient(LOOPS[name], dict(clients_per_block=block))
