@@ -203,7 +203,7 @@ class FixedSizeCohorts:
   ) -> dp_accounting.DpEvent:
     event = gaussian(self, noise_multiplier, adjacency)
     if self.is_known and self.rate < 1:
-      return KnownParticipationDpEvent(self.rate, event)
+      return KnownParticipationDpEvent(float(self.rate), event)
     return dp_accounting.SampledWithoutReplacementDpEvent(
       int(self.population), int(self.size), event
     )

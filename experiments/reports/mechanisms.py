@@ -24,12 +24,15 @@ _DRAWN = {
   'poisson': 'independent noise, secret Poisson cohorts',
   'fixed': 'independent noise, secret cohorts of fixed size',
 }
+_KNOWN = 'independent noise, cohorts of fixed size as if all knew them'
 
 
 def mechanism_of(config: ExperimentConfig) -> str:
   """How the noise of the rounds is made, in words; '' without client-level privacy."""
   if config.privacy != 'client':
     return ''
+  if config.cohort_sampling == 'fixed' and config.declaration.has_stateful_reports:
+    return _KNOWN
   if config.cohort_sampling != 'separated':
     return _DRAWN[config.cohort_sampling]
   words = _WORDS[config.noise_correlation]

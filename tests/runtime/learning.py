@@ -14,6 +14,27 @@ SPEC = (tf.TensorSpec([None, FEATURES], tf.float32), tf.TensorSpec([None], tf.in
 ROWS = (9, 4, 0, 11, 5, 8)  # Of each client: batches of 4 that are full, partial, and none.
 
 
+def at_clients(function, *types):
+  """The computation that runs a function of some types at each client."""
+  local = tff.tensorflow.computation(function, *types)
+  return tff.federated_computation(
+    lambda v: tff.federated_map(local, v),
+    tff.FederatedType(local.type_signature.parameter, tff.CLIENTS),
+  )
+
+
+def both(native, function, type_, data, **settings):
+  """What a function of a client's data gives natively and compiled, and the explanation."""
+  mapped = at_clients(function, type_)
+  stack = tff.framework.get_context_stack()
+  with stack.install(native.context):
+    expected = mapped(data)
+  context = runtime.XlaContext(**settings)
+  with stack.install(context):
+    found = mapped(data)
+  return expected, found, context.explain(mapped)
+
+
 def data_sets(rows=ROWS, batch=4):
   """A data set of labelled rows for each client."""
   rng = np.random.default_rng(0)

@@ -7,6 +7,7 @@ import tensorflow_federated as tff
 
 import runtime
 from runtime.xla import products
+from tests.runtime import learning
 
 CONTEXTS = [
   pytest.param({}, id='one by one'),
@@ -97,17 +98,8 @@ def test_gradients_of_conditions_on_batches_of_any_size(native, settings):
     start = tf.zeros([len(functions), 10])
     return batches.reduce(start, lambda total, x: 2 * total + tf.stack([f(x) for f in functions]))
 
-  local = tff.tensorflow.computation(all_of, type_)
-  mapped = tff.federated_computation(
-    lambda s: tff.federated_map(local, s), tff.FederatedType(type_, tff.CLIENTS)
-  )
-  stack = tff.framework.get_context_stack()
-  with stack.install(native.context):
-    expected = mapped(data)
-  context = runtime.XlaContext(**settings)
-  with stack.install(context):
-    found = mapped(data)
-  assert context.explain(mapped).is_compiled, context.explain(mapped)
+  expected, found, explanation = learning.both(native, all_of, type_, data, **settings)
+  assert explanation.is_compiled, explanation
   for ours, theirs in zip(found, expected, strict=True):
     for name, our, their in zip(FUNCTIONS, ours, theirs, strict=True):
       np.testing.assert_allclose(our, their, rtol=1e-5, atol=1e-5, err_msg=name)
@@ -116,11 +108,7 @@ def test_gradients_of_conditions_on_batches_of_any_size(native, settings):
 def _run(function, *arguments):
   """What a client's function gives, compiled and eagerly, and the explanation."""
   types = [tff.TensorType(np.asarray(a).dtype, np.shape(a)) for a in arguments]
-  local = tff.tensorflow.computation(function, *types)
-  mapped = tff.federated_computation(
-    lambda v: tff.federated_map(local, v),
-    tff.FederatedType(local.type_signature.parameter, tff.CLIENTS),
-  )
+  mapped = learning.at_clients(function, *types)
   context = runtime.XlaContext()
   with tff.framework.get_context_stack().install(context):
     (found,) = mapped([arguments if len(arguments) > 1 else arguments[0]])
@@ -149,40 +137,35 @@ def test_optionals_of_a_program_itself(number):
   assert explanation.is_compiled, explanation
 
 
-def test_a_loop_in_a_branch_is_not_run_where_it_may_never_end():
-  """The branch that is not taken would turn for ever."""
+def _until_ten(x):
+  return tf.while_loop(lambda t: t < 10.0, lambda t: [t + t], [x])[0]
+
+
+BRANCHES = dict(  # the factors of both branches, and why it is not compiled
+  # Where the number is negative the loop would turn for ever.
+  loop=(_until_ten, lambda x: 1.0, 'a loop in one of its branches'),
+  draws=(
+    lambda x: tf.random.stateless_uniform([], [1, 2]),
+    lambda x: tf.random.stateless_uniform([], [3, 4]),
+    '',
+  ),
+)
+
+
+@pytest.mark.parametrize('name', BRANCHES)
+def test_only_the_branch_that_is_taken_counts(name):
+  one, other, reason = BRANCHES[name]
 
   def function(x):
     with tf.GradientTape() as tape:
       tape.watch(x)
-      y = tf.cond(
-        x > 0.0,
-        lambda: tf.exp(x) * tf.while_loop(lambda t: t < 10.0, lambda t: [t + t], [x])[0],
-        lambda: tf.sin(x),
-      )
+      y = tf.cond(x > 0.0, lambda: tf.exp(x) * one(x), lambda: tf.sin(x) * other(x))
     return tape.gradient(y, x)
 
   for x in (-1.0, 3.0):
     found, expected, explanation = _run(function, np.float32(x))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert 'a loop in one of its branches' in str(explanation)
-
-
-def test_random_numbers_of_the_branch_that_is_taken():
-  def function(x):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      y = tf.cond(
-        x > 0.0,
-        lambda: tf.exp(x) * tf.random.stateless_uniform([], [1, 2]),
-        lambda: tf.sin(x) * tf.random.stateless_uniform([], [3, 4]),
-      )
-    return tape.gradient(y, x)
-
-  for x in (-1.0, 3.0):
-    found, expected, explanation = _run(function, np.float32(x))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert explanation.is_compiled, explanation
+    assert explanation.is_compiled == (not reason) and reason in str(explanation)
 
 
 @pytest.mark.parametrize('rows', [3, 4, 20])

@@ -7,7 +7,7 @@ import tensorflow_federated as tff
 
 import runtime
 from runtime.xla.lowering import varying
-from tests.runtime import partial_ops
+from tests.runtime import learning, partial_ops
 
 CONTEXTS = {'one by one': dict(clients_per_block=1), 'blocks': dict(clients_per_block=2)}
 
@@ -16,21 +16,6 @@ CONTEXTS = {'one by one': dict(clients_per_block=1), 'blocks': dict(clients_per_
 def fixture_native():
   with runtime.create('native') as native:
     yield native
-
-
-def both(native, function, type_, data, **settings):
-  """What a function of a client's data set gives natively and compiled, and the explanation."""
-  local = tff.tensorflow.computation(function, type_)
-  mapped = tff.federated_computation(
-    lambda s: tff.federated_map(local, s), tff.FederatedType(type_, tff.CLIENTS)
-  )
-  stack = tff.framework.get_context_stack()
-  with stack.install(native.context):
-    expected = mapped(data)
-  context = runtime.XlaContext(**settings)
-  with stack.install(context):
-    found = mapped(data)
-  return expected, found, context.explain(mapped)
 
 
 # Parts of a data set.
@@ -88,7 +73,7 @@ PARTS = dict(
 def test_parts_of_a_data_set(native, settings):
   data = [tf.data.Dataset.range(n) for n in (12, 2, 7, 0)]
   type_ = tff.SequenceType(np.int64)
-  expected, found, explanation = both(
+  expected, found, explanation = learning.both(
     native, lambda s: {k: part(s) for k, part in PARTS.items()}, type_, data, **settings
   )
   assert explanation.is_compiled, explanation
@@ -129,7 +114,7 @@ def _compare(native, ops, data, **settings):
   """Compares ops with TensorFlow on partial batches; the explanation."""
   type_ = tff.SequenceType(tff.types.tensorflow_to_type(data[0].element_spec))
   functions = {name: _in_short(function) for name, function in ops.items()}
-  expected, found, explanation = both(
+  expected, found, explanation = learning.both(
     native, lambda s: {name: f(s) for name, f in functions.items()}, type_, data, **settings
   )
   for of_client, ours in zip(expected, found, strict=True):

@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import runtime
+from tests.runtime import learning
 
 
 def _range(x):
@@ -87,11 +88,7 @@ def _gradient(loop, settings):
     return tape.gradient(total, x)
 
   x = np.array([[0.3, 0.4], [0.5, 1.0], [-0.2, 0.1]], np.float32)
-  local = tff.tensorflow.computation(function, tff.TensorType(np.float32, x.shape))
-  mapped = tff.federated_computation(
-    lambda v: tff.federated_map(local, v),
-    tff.FederatedType(local.type_signature.parameter, tff.CLIENTS),
-  )
+  mapped = learning.at_clients(function, tff.TensorType(np.float32, x.shape))
   context = runtime.XlaContext(**settings)
   with tff.framework.get_context_stack().install(context):
     _, _, found = mapped([2 * x, -x, x])

@@ -185,12 +185,15 @@ def test_epsilon_grows_with_rounds_and_falls_with_noise():
   assert np.all(np.diff([make(z).epsilon(10) for z in (0.3, 0.5, 1.0, 4.0)]) < 0)
 
 
-@pytest.mark.parametrize('make', ['client', 'client_fixed', 'client_adaptive', 'silo', 'ifca'])
+@pytest.mark.parametrize(
+  'make', ['client', 'client_fixed', 'client_known', 'client_adaptive', 'silo', 'ifca']
+)
 def test_every_number_of_every_event_is_pythons(make):
   """Also where the plan was made of NumPy numbers: float32 would drop mechanisms silently."""
   f = np.float32
   cohorts = {
     'client_fixed': sampling.FixedSizeCohorts(np.int64(100), np.int32(10)),
+    'client_known': sampling.FixedSizeCohorts(np.int64(100), np.int32(10), is_known=True),
   }.get(make, sampling.PoissonCohorts(np.int64(100), f(0.25)))
   if make.startswith('client'):
     clip = plan.AdaptiveClipping() if make == 'client_adaptive' else plan.FixedClipping(norm=f(1))

@@ -24,7 +24,6 @@ NotLowered = datasets.NotLowered
 Value = tf.Tensor | datasets.Held
 Handler = Callable[['Interpreter', Any, list[Any]], list[Any]]
 
-_IDENTITIES = ('Identity', 'IdentityN', 'PreventGradient', 'Snapshot', 'StopGradient')
 # What an op raises that is used in a way that is not foreseen.
 _UNFORESEEN = (AssertionError, AttributeError, KeyError, NotImplementedError, TypeError, ValueError)
 _IGNORED = ('Assert', 'AssertV2', 'CheckNumerics', 'NoOp')  # XLA cannot fail either.
@@ -172,7 +171,7 @@ class Interpreter:
   def _outputs(self, node: Any, inputs: list[Any]) -> list[Any]:
     handler = self._handlers.get(node.op)
     is_call = (
-      node.op in HANDLERS or node.op in self._library or node.op in (*_IDENTITIES, *_IGNORED)
+      node.op in HANDLERS or node.op in self._library or node.op in (*turns.IDENTITIES, *_IGNORED)
     )
     if self.session.bounds and not is_call:
       varying.check(node, inputs)
@@ -182,7 +181,7 @@ class Interpreter:
       return self.call(node.op, inputs)
     if node.op in _IGNORED:
       return inputs[:1]
-    if node.op in _IDENTITIES:
+    if node.op in turns.IDENTITIES:
       return inputs
     if any(isinstance(i, datasets.Held) for i in inputs):
       held = next(type(i).__name__ for i in inputs if isinstance(i, datasets.Held))

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 # What a loop asks of its counter, by the sign of the counter's step; and whether it may be equal.
 _ASKED = {'Less': (1, 0), 'LessEqual': (1, 1), 'Greater': (-1, 0), 'GreaterEqual': (-1, 1)}
-_IDENTITIES = ('Identity', 'IdentityN', 'PreventGradient', 'Snapshot', 'StopGradient')
+IDENTITIES = ('Identity', 'IdentityN', 'PreventGradient', 'Snapshot', 'StopGradient')
 
 
 class _Function:
@@ -22,7 +22,7 @@ class _Function:
   def source(self, name: str) -> Any:
     """The node that a tensor comes from."""
     node = self._nodes[name.lstrip('^').split(':')[0]]
-    return self.source(node.input[0]) if node.op in _IDENTITIES else node
+    return self.source(node.input[0]) if node.op in IDENTITIES else node
 
   def argument(self, name: str) -> int | None:
     """Which argument a tensor is; None if it is none."""
