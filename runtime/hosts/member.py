@@ -19,6 +19,7 @@ from runtime.hosts import states as states_lib
 from runtime.xla import devices as devices_lib
 from runtime.xla import runtime as xla_runtime
 from runtime.xla import stages as stages_lib
+from runtime.xla import state_variables
 
 _BOOT = pathlib.Path('/proc/sys/kernel/random/boot_id')
 
@@ -206,7 +207,9 @@ class Member:
   def states(self, handle: int, rows: slice) -> Any:
     """A copy of some of its clients' states."""
     states: interface.ClientStates = self._placed[handle]
-    return trees.to_numpy(trees.map_leaves(lambda leaf: leaf[rows], states.tree))
+    return trees.to_numpy(
+      trees.map_leaves(lambda leaf: state_variables.some(leaf, rows), states.tree)
+    )
 
   def _arrived(self, handle: int) -> Any:
     parts = [
@@ -308,9 +311,8 @@ class Member:
         self._written[handle] = task.round
       return states.written.slots(rows)
     variables = trees.flatten(types[position], states.tree, 'client_states')
-    index = rows[:, np.newaxis]
     for variable, value in zip(variables, new, strict=True):
-      variable.scatter_nd_update(index, value)
+      state_variables.write(variable, rows, value)
     return None
 
 

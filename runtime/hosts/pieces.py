@@ -12,7 +12,7 @@ from tensorflow_federated import framework as bb
 
 from runtime import interface, trees
 from runtime.tff_internals import computation_pb2
-from runtime.xla import aggregation, executable, local, lowered, program
+from runtime.xla import aggregation, executable, local, lowered, program, state_variables
 from runtime.xla import stages as stages_lib
 from runtime.xla.lowering import scope
 
@@ -246,7 +246,7 @@ class Pieces(executable.Executable):
         if stages_lib.is_client_part(type_):
           of_part = next(remaining)
           if leaves and isinstance(leaves[0], tf.Variable):  # whose reading would copy them all
-            leaves = [tf.gather(leaf, of_part) for leaf in leaves]
+            leaves = [state_variables.some(leaf, of_part) for leaf in leaves]
             of_part = tf.range(self._bucket)
           read.append(of_part)
         values.append(leaves)

@@ -136,21 +136,34 @@ def free_memory(device: str) -> int:
   """Bytes that are free on a device, as far as is known."""
   if 'GPU' in device:
     name = device.rsplit('/device:', 1)[-1]
-    used = tf.config.experimental.get_memory_info(name)['current']
-    try:
-      import pynvml  # pylint: disable=g-import-not-at-top # pyright: ignore
-
-      pynvml.nvmlInit()
-      index = int(name.split(':')[1])
-      return pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(index)).free
-    except Exception:  # pylint: disable=broad-except
-      return 16 * 2**30 - used  # Without NVML: the size of a small GPU.
+    free_there = _free_on_gpu(int(name.split(':')[1]))
+    if free_there is not None:
+      return free_there
+    # Without NVML: the size of a small GPU.
+    return 16 * 2**30 - tf.config.experimental.get_memory_info(name)['current']
   free = [_kilobytes('/proc/meminfo', 'MemAvailable')]
   for limit, used in _CGROUPS:
     folder = pathlib.Path('/sys/fs/cgroup')
     with contextlib.suppress(OSError, ValueError):  # None here, or no limit.
       free.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
   return max(0, min(free))
+
+
+def _free_on_gpu(number: int) -> int | None:
+  """Bytes that are free on a GPU, of which TensorFlow sees CUDA_VISIBLE_DEVICES; None unknown."""
+  try:
+    import pynvml  # pylint: disable=g-import-not-at-top # pyright: ignore
+
+    pynvml.nvmlInit()
+    visible = os.environ.get('CUDA_VISIBLE_DEVICES')
+    name = visible.split(',')[number].strip() if visible else str(number)
+    if name.isdigit():
+      handle = pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    else:
+      handle = pynvml.nvmlDeviceGetHandleByUUID(name)
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
+  except Exception:  # pylint: disable=broad-except
+    return None
 
 
 def _kilobytes(path: str, name: str) -> int:
@@ -160,15 +173,30 @@ def _kilobytes(path: str, name: str) -> int:
 
 
 @contextlib.contextmanager
-def refused_if_too_large(device: str) -> Iterator[None]:
-  """On a CPU, a request for more memory than is free fails at once.
+def refused_if_too_large(device: str, size: int = 0) -> Iterator[None]:
+  """A request for more memory than is free fails at once.
 
-  Linux grants it otherwise, and ends the process when the memory is used. Until the first
-  refusal only: from then on TensorFlow's allocator takes regions as large as the one that
-  it was refused, whatever it needs of them.
+  On a CPU Linux grants it otherwise, and ends the process when the memory is used. That is until
+  the first refusal only: from then on TensorFlow's allocator takes regions as large as the one
+  that it was refused, whatever it needs of them. To a GPU an array goes by way of the machine's
+  memory.
+
+  Args:
+    device: for which the memory is.
+    size: what is to be put there, in bytes, which a GPU does not have before it is copied.
+
+  Raises:
+    MemoryError: it is more than is free, on the GPU or on the way there.
   """
   global _was_refused
-  if 'GPU' in device or _was_refused:
+  if 'GPU' in device:
+    number = int(device.rsplit(':', 1)[-1])
+    free_there = _free_on_gpu(number)
+    if size > min(free_memory('CPU'), size if free_there is None else free_there):
+      raise MemoryError(f'{size} bytes are more than are free')
+    yield
+    return
+  if _was_refused:
     yield
     return
   soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -6,16 +6,25 @@ quotient is then off by an ulp, and what follows with a jump at whole numbers - 
 `//`, `%`, a cast to an integer - by one: `10.0 / 15.0 + 5.0 / 15.0` is no longer 1, and
 TFF's modular clipping of 10 to [-5, 10) gave 10. A barrier before the divisor hides from
 both what it is made of.
+
+On a GPU XLA has float32 divided by an instruction that may be off by two ulps (LLVM's
+`nvptx-prec-divf32=1`): -105 / 7 is below -15 there, and floored -16. The float64 quotient is
+IEEE's, and rounded to float32 the same number, as it has more than twice the digits. It is
+rounded by its bits: of a conversion LLVM would make the inexact division again.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 _DIVISIONS = frozenset(
   ['Div', 'DivNoNan', 'FloorDiv', 'FloorMod', 'Mod', 'RealDiv', 'TruncateDiv', 'Xdivy']
 )
 _BARRIER = 'XlaOptimizationBarrier'
+OPS = ('Div', 'DivNoNan', 'FloorDiv', 'RealDiv', 'TruncateDiv', 'Xdivy')
+_EXPONENT_BITS, _MANTISSA_BITS = 8, 23  # of float32
 
 
 def keep(graph_def: Any) -> None:
@@ -27,6 +36,32 @@ def keep(graph_def: Any) -> None:
   _keep_in(graph_def.node, '')
   for function in graph_def.library.function:
     _keep_in(function.node_def, ':output:0')
+
+
+def taken(op: str, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
+  """An exact quotient; None where XLA's own is.
+
+  Args:
+    op: one of `OPS`.
+    inputs: what is divided, and by what.
+  """
+  return exact(op, inputs) if inputs[0].dtype == tf.float32 and _divides_inexactly() else None
+
+
+def exact(op: str, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+  """The quotient of float32 numbers as IEEE 754 has it, by float64; see `taken`."""
+  is_whole = op in ('FloorDiv', 'TruncateDiv')
+  divide = getattr(tf.raw_ops, 'RealDiv' if is_whole else op)
+  wide = divide(x=tf.cast(inputs[0], tf.float64), y=tf.cast(inputs[1], tf.float64))
+  rounded = gen_xla_ops.xla_reduce_precision(wide, _EXPONENT_BITS, _MANTISSA_BITS)
+  quotient = tf.cast(rounded, tf.float32)
+  if op == 'TruncateDiv':
+    return tf.sign(quotient) * tf.floor(tf.abs(quotient))
+  return tf.floor(quotient) if is_whole else quotient
+
+
+def _divides_inexactly() -> bool:
+  return bool(tf.config.list_logical_devices('GPU'))
 
 
 def _keep_in(nodes, of_first_output: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from runtime import interface, trees
 from runtime.xla import devices as devices_lib
@@ -235,7 +236,9 @@ class Executable:
   def _traced_round(self, parts, rows, settings, count):
     stages = self._stages
     variables = self._variables(parts)
-    parameter = self._parameter([_read(leaves) for leaves in parts])
+    parameter = self._parameter(
+      [_read(t, leaves) for t, leaves in zip(self._part_types, parts, strict=True)]
+    )
     clients = stages_lib.Clients(rows=rows, settings=settings, count=count, bucket=self._bucket)
     env: dict[str, Any] = {}
     kept: dict[str, Any] = {}
@@ -376,7 +379,7 @@ class Executable:
           leaves = [tf.gather(leaf, of_part) for leaf in leaves]
           of_part = tf.range(of_part.shape[0])
         read.append(of_part)
-      values.append(_read(leaves))
+      values.append(_read(type_, leaves))
     return values, read
 
   def _join(self, leaves, counts):
@@ -406,7 +409,7 @@ class Executable:
     before = self._part_types[:parameter_part]
     index = rows[sum(stages_lib.is_client_part(t) for t in before)]
     for variable, new in zip(variables, result[result_part], strict=True):
-      write(variable, index, new, count)
+      write(variable, index, tf.cast(new, variable.dtype), count)
     result[result_part] = []
 
   def _too_large(self, message: str, count: int) -> MemoryError:
@@ -459,9 +462,15 @@ def _traced(function: Callable[..., Any]) -> Callable[..., Any]:
   return run
 
 
-def _read(leaves: Sequence[Any]) -> list[tf.Tensor]:
-  """Variables' values: a loop that read a variable itself would keep it (see `_traced`)."""
-  return [tf.convert_to_tensor(leaf) for leaf in leaves]
+def _read(type_: tff.Type, leaves: Sequence[Any]) -> list[tf.Tensor]:
+  """Variables' values: a loop that read a variable itself would keep it (see `_traced`).
+
+  Of what is held in another dtype (`state_variables`) it gives the type's.
+  """
+  types = trees.leaf_types(type_)
+  return [
+    tf.cast(tf.convert_to_tensor(leaf), t.dtype) for leaf, t in zip(leaves, types, strict=True)
+  ]
 
 
 def _write_rows(variable: tf.Variable, index: tf.Tensor, rows: tf.Tensor, count) -> None:

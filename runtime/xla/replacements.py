@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from runtime.xla import (
   activations,
+  exact_division,
   large_fills,
   long_sums,
   philox,
@@ -29,6 +30,10 @@ def _product(operation: tf.Operation) -> list[tf.Tensor] | None:
 
 def _activation(operation: tf.Operation) -> list[tf.Tensor] | None:
   return _alone(activations.taken(operation.type, list(operation.inputs)))
+
+
+def _quotient(operation: tf.Operation) -> list[tf.Tensor] | None:
+  return _alone(exact_division.taken(operation.type, list(operation.inputs)))
 
 
 def _shift(operation: tf.Operation) -> list[tf.Tensor] | None:
@@ -58,6 +63,7 @@ def _alone(output: tf.Tensor | None) -> list[tf.Tensor] | None:
 
 _TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(activations.OPS, _activation),
+  **dict.fromkeys(exact_division.OPS, _quotient),
   **dict.fromkeys(large_fills.OPS, _fill),
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(products.OPS, _product),

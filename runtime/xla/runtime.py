@@ -1,6 +1,7 @@
 """The XLA runtime: rounds over a population that stays on the device."""
 
 import collections
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import tensorflow_federated as tff
 from runtime import interface, memory, trees
 from runtime.xla import context as context_lib
 from runtime.xla import devices as devices_lib
-from runtime.xla import executable, program
+from runtime.xla import executable, program, state_variables
 
 
 class XlaRuntime(interface.Runtime):
@@ -61,12 +62,14 @@ class XlaRuntime(interface.Runtime):
     tree = {} if tree is None else tree
     tree, arrays = trees.stacked_leaves(tree, what='client_states', allow_nan=allow_nan)
     count = len(arrays[0]) if arrays else None
-    placed = self._upload(tree, tf.Variable, arrays, 'states') if arrays else tree
+    device = self.context.devices[0]
+    make = functools.partial(state_variables.create, device=device)
+    placed = self._upload(tree, make, arrays, 'states') if arrays else tree
     return interface.ClientStates(tree=placed, num_clients=count, fetch=self.to_numpy)
 
   def _upload(self, tree, make, arrays, what):
     device = self.context.devices[0]
-    free = devices_lib.free_memory(device)
+    free, size = devices_lib.free_memory(device), sum(a.nbytes for a in arrays)
 
     def visit(node):
       if isinstance(node, Mapping):
@@ -74,10 +77,9 @@ class XlaRuntime(interface.Runtime):
       return make(node)
 
     try:
-      with devices_lib.refused_if_too_large(device), tf.device(device):
+      with devices_lib.refused_if_too_large(device, size), tf.device(device):
         return visit(tree)
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-      size = sum(a.nbytes for a in arrays)
       raise MemoryError(
         f'The {what} of {len(arrays[0])} clients are {devices_lib.gigabytes(size)}, and'
         f' {devices_lib.gigabytes(free)} are free on {device}; {free * len(arrays[0]) // size}'
@@ -182,7 +184,7 @@ class XlaRuntime(interface.Runtime):
 
   def to_numpy(self, tree: Any) -> Any:
     with devices_lib.failures_named():
-      return trees.to_numpy(tree)
+      return state_variables.to_numpy(tree)
 
   @property
   def description(self) -> str:
@@ -223,9 +225,10 @@ def stack_leaves(type_: tff.Type, tree: Any, what: str) -> list[Any]:
         f'{what}.{name} has the shape {leaf.shape[1:]} for a client;'
         f' {trees.static_shape(leaf_type)} is expected.'
       )
-    if tf.as_dtype(leaf.dtype) != tf.as_dtype(leaf_type.dtype):
+    dtype = state_variables.dtype_of(leaf)
+    if dtype != tf.as_dtype(leaf_type.dtype):
       raise ValueError(
-        f'{what}.{name} has the dtype {leaf.dtype.name};'
+        f'{what}.{name} has the dtype {dtype.name};'
         f' {tf.as_dtype(leaf_type.dtype).name} is expected.'
       )
   return leaves

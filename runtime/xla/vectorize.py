@@ -292,6 +292,12 @@ def _convert_barrier(pfor_input):
   return [pfor_lib.wrap(o, i.is_stacked) for o, i in zip(outputs, inputs, strict=True)]
 
 
+def _convert_rounding(pfor_input):
+  bits = [pfor_input.get_attr(name) for name in ('exponent_bits', 'mantissa_bits')]
+  rounded = gen_xla_ops.xla_reduce_precision(pfor_input.stacked_input(0), *bits)
+  return pfor_lib.wrap(rounded, True)
+
+
 def _convert_fixed_size(pfor_input):
   value, axis = pfor_input.stacked_input(0), pfor_input.unstacked_input(1)
   fixed = gen_xla_ops.xla_remove_dynamic_dimension_size(value, axis + 1)
@@ -316,6 +322,7 @@ _CONVERTERS = {
   'TopKV2': _convert_top_k,
   'While': _convert_while,
   'XlaOptimizationBarrier': _convert_barrier,
+  'XlaReducePrecision': _convert_rounding,
   'XlaRemoveDynamicDimensionSize': _convert_fixed_size,
 }
 

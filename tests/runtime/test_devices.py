@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -206,6 +207,59 @@ def test_default_block(monkeypatch):
   # A quarter of the memory holds 2^28 / 2^26 = 4 clients' working memory.
   assert devices.clients_per_block('/device:GPU:0', 2**22, 500) == 4
   assert devices.clients_per_block('/device:GPU:0', 2**40, 500) == 1
+
+
+_FREE_ON_GPUS = {0: 5 * 2**30, 1: 7 * 2**30, 'GPU-b': 7 * 2**30}
+
+
+class _Nvml:
+  """NVIDIA's library on a machine with two GPUs."""
+
+  def nvmlInit(self):
+    pass
+
+  def nvmlDeviceGetHandleByIndex(self, index):
+    assert isinstance(index, int)
+    return index
+
+  def nvmlDeviceGetHandleByUUID(self, name):
+    return name
+
+  def nvmlDeviceGetMemoryInfo(self, handle):
+    return types.SimpleNamespace(free=_FREE_ON_GPUS[handle])
+
+
+@pytest.mark.parametrize(
+  ('visible', 'free'), [(None, 5), ('', 5), ('1', 7), ('1,0', 7), ('GPU-b', 7)]
+)
+def test_the_free_memory_of_a_gpu_is_of_the_one_that_is_seen(monkeypatch, visible, free):
+  monkeypatch.setitem(sys.modules, 'pynvml', _Nvml())
+  if visible is None:
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+  else:
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+  assert devices.free_memory('/device:GPU:0') == free * 2**30
+
+
+def test_what_is_larger_than_a_gpus_memory_is_refused_before_it_is_copied(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pynvml', _Nvml())
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0,1')
+  monkeypatch.setattr(devices, '_kilobytes', lambda path, name: 2**40)  # of the machine's own
+  monkeypatch.setattr(devices, '_CGROUPS', ())
+  for gpu, free in (('/device:GPU:0', 5 * 2**30), ('/device:GPU:1', 7 * 2**30)):
+    with devices.refused_if_too_large(gpu, free):
+      pass
+    with pytest.raises(MemoryError), devices.refused_if_too_large(gpu, free + 1):
+      pass
+
+
+def test_what_is_larger_than_the_machines_memory_is_not_copied_to_a_gpu(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pynvml', None)  # not installed
+  monkeypatch.setattr(devices, 'free_memory', lambda device: 2**20 if 'CPU' in device else 2**40)
+  with devices.refused_if_too_large('/device:GPU:0', 2**20):
+    pass
+  with pytest.raises(MemoryError), devices.refused_if_too_large('/device:GPU:0', 2**20 + 1):
+    pass
 
 
 def test_buckets():

@@ -131,6 +131,30 @@ def test_in_blocks_of_clients():
   check(runtime.XlaContext(clients_per_block=4), np.float32, multiples(np.float32))
 
 
+@pytest.mark.parametrize('block', [None, 4])
+def test_on_a_gpu_quotients_are_float64s_and_the_same(monkeypatch, block):
+  """There XLA divides float32 inexactly; what is done about it changes no number of a CPU's."""
+  monkeypatch.setattr(exact_division, '_divides_inexactly', lambda: True)
+  monkeypatch.setattr(exact_division, 'keep', lambda graph_def: None)  # which has a part in it
+  check(runtime.XlaContext(clients_per_block=block), np.float32, multiples(np.float32))
+
+
+def test_a_float64_quotient_is_rounded_as_ieee_754_says():
+  bits = np.random.default_rng(0).integers(-(2**31), 2**31, [2, 10**6], np.int32)
+  numbers, divisors = bits.view(np.float32)
+  with np.errstate(all='ignore'):
+    expected = numbers / divisors
+  smallest = np.finfo(np.float32).tiny  # XLA on a CPU takes smaller numbers as zero.
+  kept = [(np.abs(v) >= smallest) | (v == 0) | np.isnan(v) for v in (numbers, divisors, expected)]
+  found = _exact_quotients(numbers, divisors).numpy()
+  np.testing.assert_array_equal(found[np.all(kept, axis=0)], expected[np.all(kept, axis=0)])
+
+
+@tf.function(jit_compile=True)
+def _exact_quotients(numbers, divisors):
+  return exact_division.exact('RealDiv', [numbers, divisors])
+
+
 def test_without_its_barrier_a_quotient_is_off(monkeypatch):
   """The negative control: what the barrier is for does happen without it."""
   monkeypatch.setattr(exact_division, 'keep', lambda graph_def: None)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from runtime.xla import exact_division
 from runtime.xla.lowering import interpreter, varying
 
 _Interpreter = interpreter.Interpreter
@@ -25,7 +26,7 @@ def constants(inputs: list[Any]) -> list[np.ndarray] | None:
 
 def _sized(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """An elementwise op, with broadcasting, whose result is given its inputs' sizes again."""
-  (result,) = interp.op(node, inputs)
+  (result,) = _quotient(interp, node, inputs)
   if not interp.session.bounds or result.shape.is_fully_defined():
     return [result]
   if result.shape.rank is None:
@@ -42,6 +43,12 @@ def _sized(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
         result, axis + result.shape.rank, functools.reduce(_broadcast_size, sizes)
       )
   return [result]
+
+
+def _quotient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """A division, exact on every device; any other op as it is."""
+  taken = exact_division.taken(node.op, inputs) if node.op in exact_division.OPS else None
+  return interp.op(node, inputs) if taken is None else [taken]
 
 
 def _broadcast_size(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
@@ -237,6 +244,7 @@ def _batch_to_space(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
 _LIKE_THE_FIRST = ('MatrixBandPart', 'OnesLike', 'Roll')
 SIZED = (*_LIKE_THE_FIRST, 'DivNoNan', 'MulNoNan', 'SelectV2', 'Xdivy', 'Xlog1py', 'Xlogy')
 HANDLERS: dict[str, interpreter.Handler] = {
+  **dict.fromkeys(exact_division.OPS, _quotient),
   **dict.fromkeys(SIZED, _sized),
   'BatchToSpaceND': _batch_to_space,
   'ConcatOffset': _concat_offset,

@@ -1,0 +1,54 @@
+"""Variables that hold clients' states: TensorFlow has none of int32 on a GPU.
+
+There such states (a count of rounds, say) are held as int64, of the same values.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from runtime import trees
+
+_HELD_WIDER = 'int32_held_as_int64'  # A variable's name outlives what made it.
+
+
+def create(array: np.ndarray, device: str) -> tf.Variable:
+  """A variable of a population's states on the current device.
+
+  Args:
+    array: the states.
+    device: the current one, which is asked for what it is.
+  """
+  if needs_wider(array.dtype, device):
+    return tf.Variable(array.astype(np.int64), name=_HELD_WIDER)
+  return tf.Variable(array)
+
+
+def needs_wider(dtype: np.dtype, device: str) -> bool:
+  """Whether a device has no variables of a dtype."""
+  return dtype == np.int32 and 'GPU' in device
+
+
+def dtype_of(leaf: Any) -> tf.DType:
+  """The dtype of a state, of a placed array's too."""
+  is_wider = isinstance(leaf, tf.Variable) and leaf.name.startswith(_HELD_WIDER)
+  return tf.int32 if is_wider else tf.as_dtype(leaf.dtype)
+
+
+def some(leaf: Any, rows: Any) -> tf.Tensor:
+  """Rows of a state, an index or a slice of them, or of a placed array, outside of programs."""
+  found = leaf[rows] if isinstance(rows, slice) else tf.gather(leaf, rows)
+  return tf.cast(found, dtype_of(leaf))
+
+
+def write(variable: tf.Variable, rows: np.ndarray, values: tf.Tensor) -> None:
+  """Overwrites rows of a state, outside of programs."""
+  variable.scatter_nd_update(rows[:, np.newaxis], tf.cast(values, variable.dtype))
+
+
+def to_numpy(tree: Any) -> Any:
+  """A copy on the host, as it was placed."""
+  return trees.map_leaves(
+    lambda leaf: trees.to_numpy(leaf).astype(dtype_of(leaf).as_numpy_dtype, copy=False), tree
+  )
