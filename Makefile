@@ -51,7 +51,7 @@ test-kills: .venv/.ready  ## Kill real runs and sweeps 60 times at random, and c
 benchmark: .venv/.ready  ## Measure the compiled runtime beside TFF's own
 	$(PYTHON) -m benchmarks.run $(ARGS)
 
-gpu-evidence: .venv/.ready  ## On a lent GPU: every check and measurement, in pieces of under ten minutes
+gpu-evidence: .venv/.ready-for-tests  ## On a lent GPU: every check and measurement, in pieces of under ten minutes
 	$(PYTHON) -m benchmarks.gpu_evidence $(ARGS)
 
 self-check: .venv/.ready  ## Say which device is used, and compare it with TFF's own runtime

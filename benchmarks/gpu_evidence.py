@@ -102,6 +102,15 @@ def pieces(device: str, *, tiny: bool = False) -> list[Piece]:
       command=lambda folder: ['-m', 'benchmarks.gpu_evidence', f'--parity={folder}',
                               f'--device={device}'],
     ),
+    Piece(
+      name='tests', what='the tests of the runtime, with this device for what names none',
+      command=lambda folder: [
+        '-m', 'pytest', '-q', f'--device={device}', '-m', 'not slow and not exhaustive',
+        '-p', 'no:cacheprovider', '-n', '2' if tiny else '8',
+        f'tests/runtime{"/test_state_variables.py" if tiny else ""}',
+      ],
+      numbers=lambda folder, output: output.strip().splitlines()[-1],
+    ),
     Piece(name='w1', what='W1: a softmax layer, DP-FedAvg', command=benchmark('w1_xla'),
           numbers=rows),
     Piece(name='w2', what='W2: a convolution network', command=benchmark('w2_xla'), numbers=rows),

@@ -1,4 +1,4 @@
-"""For all tests: quiet TensorFlow, no accelerator, no worker left behind, slow files first."""
+"""For all tests: quiet TensorFlow, one device, no worker left behind, slow files first."""
 
 import atexit
 import collections
@@ -8,7 +8,6 @@ import os
 import pytest
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-os.environ.setdefault('CUDA_VISIBLE_DEVICES', '')
 _OPTIMISATION = 'xla_backend_optimization_level'
 gc.disable()  # until everything is imported, which stays
 
@@ -20,6 +19,10 @@ def pytest_addoption(parser):
   parser.addoption(
     '--exhaustive', action='store_true', help='Run the tests that are marked exhaustive, too.'
   )
+  parser.addoption(
+    '--device', default='cpu', choices=('cpu', 'gpu'),
+    help='Where the XLA runtime computes unless a test names a device.',
+  )  # fmt: skip
 
 
 def pytest_configure(config):
@@ -27,11 +30,33 @@ def pytest_configure(config):
 
   XLA's own passes run as for users. All other tests, and --exhaustive, compile as users do.
   """
+  if config.getoption('--device') == 'gpu':
+    _compute_on_a_gpu()
+  else:
+    os.environ.setdefault('CUDA_VISIBLE_DEVICES', '')
   flags = os.environ.get('XLA_FLAGS', '')
   chosen = _OPTIMISATION in flags or flags[:1] not in ('', '-')  # the name of a file with flags
   slow = config.getoption('markexpr') == 'slow'
   if slow and not config.getoption('--exhaustive') and not chosen:
     os.environ['XLA_FLAGS'] = f'{flags} --{_OPTIMISATION}=0'.strip()
+
+
+def _compute_on_a_gpu():
+  """Makes a GPU the device of what names none; workers share it."""
+  os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
+  import runtime
+  from runtime.xla import context
+  from runtime.xla import runtime as xla_runtime
+
+  for made in (context.XlaContext.__init__, xla_runtime.XlaRuntime.__init__):
+    made.__kwdefaults__['devices'] = 'gpu'
+  create = runtime.create
+
+  def create_there(name='xla', *, devices=None, **settings):
+    there = devices or ('gpu' if name == 'xla' else 'cpu')
+    return create(name, devices=there, **settings)
+
+  runtime.create = create_there
 
 
 def _is_exhaustive(item) -> bool:
@@ -48,6 +73,11 @@ def pytest_collection_modifyitems(config, items):
     left_out = [item for item in items if _is_exhaustive(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if not _is_exhaustive(item)]
+  if config.getoption('--device') == 'gpu':
+    skipped = pytest.mark.skip(reason='of a CPU')
+    for item in items:
+      if item.get_closest_marker('cpu') is not None:
+        item.add_marker(skipped)
   slow, order = collections.Counter(), {}
   for item in items:
     slow[item.path] += item.get_closest_marker('slow') is not None

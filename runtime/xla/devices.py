@@ -111,7 +111,8 @@ def _gpus() -> list:
   (`processes.gradients`). Lower precision is a choice that a model makes.
   """
   for gpu in tf.config.list_physical_devices('GPU'):
-    with contextlib.suppress(RuntimeError):  # Already initialised: it stays as it is.
+    # Already initialised, or cut in logical devices: it stays as it is.
+    with contextlib.suppress(RuntimeError, ValueError):
       tf.config.experimental.set_memory_growth(gpu, True)
   tf.config.experimental.enable_tensor_float_32_execution(False)
   _point_xla_to_cuda()

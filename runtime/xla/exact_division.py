@@ -24,7 +24,9 @@ _DIVISIONS = frozenset(
 )
 _BARRIER = 'XlaOptimizationBarrier'
 OPS = ('Div', 'DivNoNan', 'FloorDiv', 'RealDiv', 'TruncateDiv', 'Xdivy')
-_EXPONENT_BITS, _MANTISSA_BITS = 8, 23  # of float32
+# Exponents and mantissas of the types that XLA divides inexactly. (Of float16, which has few digits
+# and small numbers that rounding by bits would lose, its error is rounded away.)
+_BITS = {tf.float32: (8, 23), tf.bfloat16: (8, 7)}
 
 
 def keep(graph_def: Any) -> None:
@@ -45,16 +47,16 @@ def taken(op: str, inputs: Sequence[tf.Tensor]) -> tf.Tensor | None:
     op: one of `OPS`.
     inputs: what is divided, and by what.
   """
-  return exact(op, inputs) if inputs[0].dtype == tf.float32 and _divides_inexactly() else None
+  return exact(op, inputs) if inputs[0].dtype in _BITS and _divides_inexactly() else None
 
 
 def exact(op: str, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-  """The quotient of float32 numbers as IEEE 754 has it, by float64; see `taken`."""
+  """The quotient of float32 or bfloat16 numbers as IEEE 754 has it, by float64; see `taken`."""
   is_whole = op in ('FloorDiv', 'TruncateDiv')
   divide = getattr(tf.raw_ops, 'RealDiv' if is_whole else op)
   wide = divide(x=tf.cast(inputs[0], tf.float64), y=tf.cast(inputs[1], tf.float64))
-  rounded = gen_xla_ops.xla_reduce_precision(wide, _EXPONENT_BITS, _MANTISSA_BITS)
-  quotient = tf.cast(rounded, tf.float32)
+  rounded = gen_xla_ops.xla_reduce_precision(wide, *_BITS[inputs[0].dtype])
+  quotient = tf.cast(rounded, inputs[0].dtype)
   if op == 'TruncateDiv':
     return tf.sign(quotient) * tf.floor(tf.abs(quotient))
   return tf.floor(quotient) if is_whole else quotient

@@ -288,6 +288,7 @@ def test_rows_of_states_are_written_alike_on_a_cpu_and_a_gpu(row, count):
     np.testing.assert_array_equal(variable, after)
 
 
+@pytest.mark.cpu
 def test_auto_without_a_gpu_is_every_core(monkeypatch):
   monkeypatch.delenv('TF_NUM_INTRAOP_THREADS', raising=False)
   monkeypatch.setattr(devices.os, 'sched_getaffinity', lambda _: {0, 1, 2})

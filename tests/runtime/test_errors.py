@@ -204,6 +204,7 @@ def largest_through_large_matrices(vectors):
   return tff.federated_max(tff.federated_map(_through_a_large_matrix, vectors))
 
 
+@pytest.mark.cpu
 def test_a_block_beyond_the_free_memory_is_refused_with_the_size_that_fits(monkeypatch):
   """A lane needs 16 MB here; XLA is really refused the memory, and says how much it was."""
   vectors, free = [np.ones(WIDE, np.float32)] * 64, 2**29
@@ -249,6 +250,7 @@ def test_out_of_memory_names_the_size_that_fits(monkeypatch, block, message, fre
     small.round(example.next_round, example.server_state(), states, placed, range(7))
 
 
+@pytest.mark.cpu
 def test_a_population_beyond_the_memory_is_refused_with_the_number_that_fits():
   """Ten times the machine's memory: views of one copy, until they are uploaded."""
   free = devices.free_memory('/device:CPU:0')

@@ -113,6 +113,7 @@ def test_select():
     assert calls(machine, 'work')
 
 
+@pytest.mark.cpu
 def test_parts_on_the_host_are_not_sent():
   data = test_strings.clients()
   with HostsRuntime(LocalCrew(2)) as machine:

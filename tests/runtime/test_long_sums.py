@@ -67,6 +67,7 @@ def test_long_sums_keep_their_digits(of_client, block):
   _check(of_client, clients_per_block=block)
 
 
+@pytest.mark.cpu
 def test_without_pieces_digits_are_lost(monkeypatch):
   """The negative control."""
   monkeypatch.setattr(long_sums, 'LONGEST', 2**40)

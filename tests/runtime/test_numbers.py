@@ -131,12 +131,13 @@ def test_in_blocks_of_clients():
   check(runtime.XlaContext(clients_per_block=4), np.float32, multiples(np.float32))
 
 
+@pytest.mark.parametrize('dtype', [np.float32, tf.bfloat16.as_numpy_dtype], ids=['float32', 'bf16'])
 @pytest.mark.parametrize('block', [None, 4])
-def test_on_a_gpu_quotients_are_float64s_and_the_same(monkeypatch, block):
+def test_on_a_gpu_quotients_are_float64s_and_the_same(monkeypatch, block, dtype):
   """There XLA divides float32 inexactly; what is done about it changes no number of a CPU's."""
   monkeypatch.setattr(exact_division, '_divides_inexactly', lambda: True)
   monkeypatch.setattr(exact_division, 'keep', lambda graph_def: None)  # which has a part in it
-  check(runtime.XlaContext(clients_per_block=block), np.float32, multiples(np.float32))
+  check(runtime.XlaContext(clients_per_block=block), dtype, multiples(dtype))
 
 
 def test_a_float64_quotient_is_rounded_as_ieee_754_says():
@@ -155,6 +156,7 @@ def _exact_quotients(numbers, divisors):
   return exact_division.exact('RealDiv', [numbers, divisors])
 
 
+@pytest.mark.cpu
 def test_without_its_barrier_a_quotient_is_off(monkeypatch):
   """The negative control: what the barrier is for does happen without it."""
   monkeypatch.setattr(exact_division, 'keep', lambda graph_def: None)
@@ -178,6 +180,7 @@ def _with_nan(x):
   )
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize('dtype', FLOATS, ids=lambda d: np.dtype(d).name)
 def test_nan_is_not_lost(dtype):
   type_ = tff.TensorType(dtype, (4,))
@@ -211,6 +214,7 @@ def test_slopes_of_activations_at_zero_and_nan(activation):
     np.testing.assert_allclose(found, [expected] * 2, rtol=1e-6)
 
 
+@pytest.mark.cpu
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', [np.int8, np.uint64])
 @pytest.mark.parametrize('draws', [False, True], ids=['as it is', 'lowered'])

@@ -1,5 +1,9 @@
 """Elements whose sizes vary: a smaller last batch, and what is made of a data set's part."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -170,6 +174,42 @@ def test_ops_that_are_known(native, monkeypatch):
     explanation = _compare(native, some, [_rows(7)])
     assert explanation.is_compiled, explanation
   assert sorted(varying.KNOWN - seen) == []
+
+
+_SORTED = """
+import sys
+
+from runtime.xla.lowering import sized_ops
+from tests.runtime import partial_ops, test_partial_batches
+
+if sys.argv[1] == 'control':
+  sized_ops.in_order = lambda value, target: value
+names = ['Add, constant', 'broadcastto', 'spacetobatch', 'srand_longer', 'tile', 'tile_g0']
+test_partial_batches.run_compiled({name: partial_ops.OPS[name] for name in names})
+"""
+
+
+def run_compiled(ops):
+  """Runs ops on a partial batch."""
+  data = [_rows(7)]
+  type_ = tff.SequenceType(tff.types.tensorflow_to_type(data[0].element_spec))
+  functions = {name: _in_short(function) for name, function in ops.items()}
+  work = learning.at_clients(lambda s: {name: f(s) for name, f in functions.items()}, type_)
+  runtime.XlaContext().invoke(work, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('what', ['ours', 'control'])
+def test_nothing_is_sorted_by_xla_where_an_axis_that_varies_is_joined(what, tmp_path):
+  """Its sort keeps the order on a CPU alone: on a GPU numbers were at wrong places."""
+  flags = f'--xla_dump_to={tmp_path} --xla_dump_hlo_as_text'
+  subprocess.run(
+    [sys.executable, '-c', _SORTED, what], env={**os.environ, 'XLA_FLAGS': flags}, check=True,
+    capture_output=True, stdin=subprocess.DEVNULL,
+  )  # fmt: skip
+  programs = [path.read_text() for path in tmp_path.glob('*after_optimizations.txt')]
+  assert programs
+  assert any(' sort(' in text for text in programs) == (what == 'control')
 
 
 # Name -> numbers drawn, their mean and their variance.

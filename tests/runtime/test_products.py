@@ -123,6 +123,7 @@ def test_xla_gets_no_product_of_them():
   assert 'reduce(' in text and 'dot(' not in text
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize('is_ours', [True, False])
 @pytest.mark.parametrize('name', ['by the input', 'by the weights'])
 def test_xla_does_not_turn_a_product_back(name, is_ours):

@@ -95,6 +95,7 @@ def clients(seed=0):
   ]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize('computation', [counted, looked_up, counted_in_tables])
 def test_the_same_as_tffs(native, computation):
   data = clients()

@@ -36,6 +36,7 @@ def test_philox_bits_are_tensorflows(dtype, size):
     assert (expected.numpy() == found[i].numpy()).all()
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
   ('shape', 'algorithm', 'is_taken'),
   [([33, 32], 1, True), ([512], 1, False), ([None, 32], 1, False), ([33, 32], 2, False)],
@@ -55,6 +56,7 @@ def test_long_draws_are_taken(shape, algorithm, is_taken):
       np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize('block', [1, 2])
 def test_long_draws_of_a_program_are_tensorflows(monkeypatch, block):
   """Also of a function within, in a loop, and for every client of a block."""

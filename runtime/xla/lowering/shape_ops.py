@@ -140,6 +140,8 @@ def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   sizes = interp.sizes(shape)
   if sizes is not None and sizes.count(None) == 1 and -1 not in sizes:
     shape = tf.constant([-1 if size is None else size for size in sizes], shape.dtype)
+  if interp.session.bounds and not interp.session.assume_full:
+    value = sized_ops.in_order(value, sizes)
   return interp.op(node, [value, shape])
 
 

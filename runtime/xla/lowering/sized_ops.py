@@ -1,11 +1,13 @@
 """Ops that are written anew where a size varies: XLA loses it, or counts from the padded end."""
 
 import functools
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from runtime.xla import exact_division
 from runtime.xla.lowering import interpreter, varying
@@ -164,6 +166,64 @@ def _slice_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   return interp.op(node, inputs)
 
 
+def in_order(value: tf.Tensor, target: list[int | None] | None) -> tf.Tensor:
+  """What is to be reshaped, as the rows that it has in their order where XLA would sort them.
+
+  XLA joins an axis that varies with those before it by sorting all that is there before all of the
+  padding. Its sort for a GPU does not keep the order.
+
+  Args:
+    value: of any sizes.
+    target: the sizes after it, None or -1 for those that are not known; None for no shape.
+
+  Returns:
+    The value, or [n, the sizes behind its last axis that varies].
+  """
+  sizes = value.shape.as_list() if value.shape.rank else []
+  if not _joins_what_varies(sizes, target):
+    return value
+  room = interpreter.of_fixed_size(value)
+  last = max(axis for axis, size in enumerate(sizes) if size is None)
+  inner = sizes[last + 1 :]
+  rows = tf.reshape(room, [-1, *inner])
+  places = tf.range(tf.shape(rows)[0])
+  there, stride = tf.zeros_like(places), 1
+  own, whole = tf.shape(value), tf.shape(room)
+  for axis in range(last, -1, -1):
+    size = tf.maximum(own[axis], 1)
+    there += places % size * stride
+    places //= size
+    stride *= whole[axis]
+  found = tf.gather(rows, tf.minimum(there, tf.shape(rows)[0] - 1))
+  return interpreter.set_dynamic_size(found, 0, tf.reduce_prod(own[: last + 1]))
+
+
+def _fixed(value: tf.Tensor, axis: int) -> tf.Tensor:
+  """A value with the largest size along an axis; `tf.shape` gives it of an axis that varies."""
+  fixed = gen_xla_ops.xla_remove_dynamic_dimension_size(value, tf.constant(axis))
+  fixed.set_shape(value.shape)
+  return fixed
+
+
+def _joins_what_varies(sizes: list[int | None], target: list[int | None] | None) -> bool:
+  """Whether an axis that varies is joined with one before it, as far as is known."""
+  before = _before_what_varies(sizes)
+  if before is None:
+    return False
+  if target is None:
+    return before > 1 or sizes.count(None) > 1
+  target = [None if size == -1 else size for size in target]
+  if sizes.count(None) > 1:
+    return target.count(None) < sizes.count(None)
+  left = _before_what_varies(target)
+  return before > (1 if left is None else left)
+
+
+def _before_what_varies(sizes: list[int | None]) -> int | None:
+  """The product of the sizes before the first that is not known; None if all are."""
+  return math.prod(sizes[: sizes.index(None)]) if None in sizes else None
+
+
 def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   value, begin, size = inputs
   constant = constants(inputs)
@@ -241,17 +301,69 @@ def _batch_to_space(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   return [joined[(slice(None), *kept)]]
 
 
+def _broadcast_to(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """XLA takes the result to vary along all axes where one of the sizes does."""
+  (result,) = interp.op(node, inputs)
+  if interp.session.bounds and varying.is_varying(result):
+    for axis, size in enumerate(result.shape.as_list() if result.shape.rank else ()):
+      result = result if size is None else _fixed(result, axis)
+  return [result]
+
+
+def _space_to_batch(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """[B, H b1, W b2, ...] -> [b1 b2 B, H, W, ...], padded first."""
+  value, block, paddings = inputs
+  if not interp.session.bounds or not varying.is_varying(value):
+    return interp.op(node, inputs)
+  blocks, pads = tf.get_static_value(block), tf.get_static_value(paddings)
+  if blocks is None or pads is None or None in (value.shape.rank, *value.shape[1:]):
+    raise varying.refusal(node.op)
+  axes = len(blocks)
+  rest = value.shape.as_list()[1 + axes :]
+  value = tf.pad(value, [[0, 0], *pads, *[[0, 0]] * len(rest)])
+  sizes = [
+    size // int(times) for size, times in zip(value.shape[1 : 1 + axes], blocks, strict=True)
+  ]
+  pairs = [size for pair in zip(sizes, blocks, strict=True) for size in pair]
+  apart = tf.reshape(value, [-1, *pairs, *rest])
+  order = [*range(2, 2 + 2 * axes, 2), 0, *range(1, 1 + 2 * axes, 2)]
+  apart = tf.transpose(apart, [*order, *range(1 + 2 * axes, apart.shape.rank)])
+  return [in_order(apart, [None, *sizes, *rest])]
+
+
+def _tile(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """What varies is repeated by its places: XLA joins the copies as a reshape does."""
+  value, multiples = inputs
+  if not interp.session.bounds or not varying.is_varying(value):
+    return interp.op(node, inputs)
+  times = tf.get_static_value(multiples)
+  if times is None or value.shape.rank is None:
+    raise varying.refusal(node.op)
+  times = [int(count) for count in times]
+  for axis in range(value.shape.rank):
+    if varying.varies(value, axis) and times[axis] != 1:
+      size, room = tf.shape(value)[axis], _fixed(value, axis)
+      places = tf.range(times[axis] * tf.shape(room)[axis]) % tf.maximum(size, 1)
+      repeated = tf.gather(room, places, axis=axis)
+      value = interpreter.set_dynamic_size(repeated, axis, times[axis] * size)
+      times[axis] = 1
+  return interp.op(node, [value, tf.constant(times, multiples.dtype)])
+
+
 _LIKE_THE_FIRST = ('MatrixBandPart', 'OnesLike', 'Roll')
 SIZED = (*_LIKE_THE_FIRST, 'DivNoNan', 'MulNoNan', 'SelectV2', 'Xdivy', 'Xlog1py', 'Xlogy')
 HANDLERS: dict[str, interpreter.Handler] = {
   **dict.fromkeys(exact_division.OPS, _quotient),
   **dict.fromkeys(SIZED, _sized),
   'BatchToSpaceND': _batch_to_space,
+  'BroadcastTo': _broadcast_to,
   'ConcatOffset': _concat_offset,
   'FusedBatchNorm': _batch_norm,
   'FusedBatchNormV2': _batch_norm,
   'FusedBatchNormV3': _batch_norm,
   'ReverseV2': _reverse,
   'Slice': _slice,
+  'SpaceToBatchND': _space_to_batch,
   'StridedSliceGrad': _slice_gradient,
+  'Tile': _tile,
 }
