@@ -176,15 +176,56 @@ def test_ops_that_are_known(native, monkeypatch):
   assert sorted(varying.KNOWN - seen) == []
 
 
+# A value of a batch of n rows of two numbers, and its sizes -> sizes that it is given then.
+_RESHAPES = {
+  '6, n': (lambda x: tf.transpose(tf.tile(x, [1, 3])), ['-1', '2, 3, -1', '3, -1', 'n, 6', '6*n']),
+  '3, n, 4': (
+    lambda x: tf.transpose(tf.reshape(tf.tile(x, [1, 6]), [-1, 3, 4]), [1, 0, 2]),
+    ['-1, 4', '3, -1', 'n, 12', '-1, 2, 2', '4, -1'],
+  ),
+  '2, 2, n': (
+    lambda x: tf.transpose(tf.reshape(tf.tile(x, [1, 2]), [-1, 2, 2]), [1, 2, 0]),
+    ['-1', '4, -1', '2, 2*n', 'n, 4'],
+  ),
+  '3, 2, n, 2': (
+    lambda x: tf.transpose(tf.reshape(tf.tile(x, [1, 6]), [-1, 3, 2, 2]), [1, 2, 0, 3]),
+    ['6, -1', '3, -1, 2', '6*n, 2', '2, 3, n, 2'],
+  ),
+  'n, n, 2': (lambda x: x[:, None] * x[:, :1], ['-1', '-1, 2', 'n, 2*n', 'n*n, 2']),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('sizes', _RESHAPES)
+def test_reshapes_and_their_gradients_keep_the_order(native, sizes):
+  """XLA took another axis for the one that varies where both were as large: 2, 2, n as n, 4."""
+  source, targets = _RESHAPES[sizes]
+  ops = {}
+  for target in targets:
+
+    def reshaped(x, y, target=target):
+      return tf.reshape(source(x), eval(f'[{target}]', {'n': tf.shape(x)[0]}))
+
+    def gradient(x, y, reshaped=reshaped):
+      value = reshaped(x, y)
+      weights = tf.reshape(tf.cast(tf.range(tf.size(value)), tf.float32), tf.shape(value))
+      return tf.gradients(tf.reduce_sum(value**2 * weights), x)[0]
+
+    ops |= {target: reshaped, f'{target}, its gradient': gradient}
+  explanation = _compare(native, ops, [_rows(7), _rows(5), _rows(1)], clients_per_block=2)
+  assert explanation.is_compiled, explanation
+
+
 _SORTED = """
 import sys
 
-from runtime.xla.lowering import sized_ops
+from runtime.xla.lowering import reshapes
 from tests.runtime import partial_ops, test_partial_batches
 
-if sys.argv[1] == 'control':
-  sized_ops.in_order = lambda value, target: value
 names = ['Add, constant', 'broadcastto', 'spacetobatch', 'srand_longer', 'tile', 'tile_g0']
+if sys.argv[1] == 'control':
+  reshapes.in_order = lambda value, target: value
+  names = ['Add, constant', 'srand_longer']
 test_partial_batches.run_compiled({name: partial_ops.OPS[name] for name in names})
 """
 

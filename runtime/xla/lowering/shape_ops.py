@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from runtime.xla import activations, long_sums, products, row_maxima, shifts, solutions
-from runtime.xla.lowering import datasets, interpreter, recurrence, sized_ops
+from runtime.xla.lowering import datasets, interpreter, recurrence, reshapes, sized_ops
 
 _Interpreter = interpreter.Interpreter
 _ListFacts = datasets.ListFacts
@@ -141,7 +141,7 @@ def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if sizes is not None and sizes.count(None) == 1 and -1 not in sizes:
     shape = tf.constant([-1 if size is None else size for size in sizes], shape.dtype)
   if interp.session.bounds and not interp.session.assume_full:
-    value = sized_ops.in_order(value, sizes)
+    value = reshapes.in_order(value, sizes)
   return interp.op(node, [value, shape])
 
 

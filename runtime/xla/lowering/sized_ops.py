@@ -1,16 +1,14 @@
 """Ops that are written anew where a size varies: XLA loses it, or counts from the padded end."""
 
 import functools
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from runtime.xla import exact_division
-from runtime.xla.lowering import interpreter, varying
+from runtime.xla.lowering import interpreter, reshapes, varying
 
 _Interpreter = interpreter.Interpreter
 _MOST_SIZES = 64
@@ -166,64 +164,6 @@ def _slice_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   return interp.op(node, inputs)
 
 
-def in_order(value: tf.Tensor, target: list[int | None] | None) -> tf.Tensor:
-  """What is to be reshaped, as the rows that it has in their order where XLA would sort them.
-
-  XLA joins an axis that varies with those before it by sorting all that is there before all of the
-  padding. Its sort for a GPU does not keep the order.
-
-  Args:
-    value: of any sizes.
-    target: the sizes after it, None or -1 for those that are not known; None for no shape.
-
-  Returns:
-    The value, or [n, the sizes behind its last axis that varies].
-  """
-  sizes = value.shape.as_list() if value.shape.rank else []
-  if not _joins_what_varies(sizes, target):
-    return value
-  room = interpreter.of_fixed_size(value)
-  last = max(axis for axis, size in enumerate(sizes) if size is None)
-  inner = sizes[last + 1 :]
-  rows = tf.reshape(room, [-1, *inner])
-  places = tf.range(tf.shape(rows)[0])
-  there, stride = tf.zeros_like(places), 1
-  own, whole = tf.shape(value), tf.shape(room)
-  for axis in range(last, -1, -1):
-    size = tf.maximum(own[axis], 1)
-    there += places % size * stride
-    places //= size
-    stride *= whole[axis]
-  found = tf.gather(rows, tf.minimum(there, tf.shape(rows)[0] - 1))
-  return interpreter.set_dynamic_size(found, 0, tf.reduce_prod(own[: last + 1]))
-
-
-def _fixed(value: tf.Tensor, axis: int) -> tf.Tensor:
-  """A value with the largest size along an axis; `tf.shape` gives it of an axis that varies."""
-  fixed = gen_xla_ops.xla_remove_dynamic_dimension_size(value, tf.constant(axis))
-  fixed.set_shape(value.shape)
-  return fixed
-
-
-def _joins_what_varies(sizes: list[int | None], target: list[int | None] | None) -> bool:
-  """Whether an axis that varies is joined with one before it, as far as is known."""
-  before = _before_what_varies(sizes)
-  if before is None:
-    return False
-  if target is None:
-    return before > 1 or sizes.count(None) > 1
-  target = [None if size == -1 else size for size in target]
-  if sizes.count(None) > 1:
-    return target.count(None) < sizes.count(None)
-  left = _before_what_varies(target)
-  return before > (1 if left is None else left)
-
-
-def _before_what_varies(sizes: list[int | None]) -> int | None:
-  """The product of the sizes before the first that is not known; None if all are."""
-  return math.prod(sizes[: sizes.index(None)]) if None in sizes else None
-
-
 def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   value, begin, size = inputs
   constant = constants(inputs)
@@ -306,7 +246,7 @@ def _broadcast_to(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[An
   (result,) = interp.op(node, inputs)
   if interp.session.bounds and varying.is_varying(result):
     for axis, size in enumerate(result.shape.as_list() if result.shape.rank else ()):
-      result = result if size is None else _fixed(result, axis)
+      result = result if size is None else reshapes.of_largest_size(result, axis)
   return [result]
 
 
@@ -328,7 +268,7 @@ def _space_to_batch(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   apart = tf.reshape(value, [-1, *pairs, *rest])
   order = [*range(2, 2 + 2 * axes, 2), 0, *range(1, 1 + 2 * axes, 2)]
   apart = tf.transpose(apart, [*order, *range(1 + 2 * axes, apart.shape.rank)])
-  return [in_order(apart, [None, *sizes, *rest])]
+  return [reshapes.in_order(apart, [None, *sizes, *rest])]
 
 
 def _tile(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -342,7 +282,7 @@ def _tile(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   times = [int(count) for count in times]
   for axis in range(value.shape.rank):
     if varying.varies(value, axis) and times[axis] != 1:
-      size, room = tf.shape(value)[axis], _fixed(value, axis)
+      size, room = tf.shape(value)[axis], reshapes.of_largest_size(value, axis)
       places = tf.range(times[axis] * tf.shape(room)[axis]) % tf.maximum(size, 1)
       repeated = tf.gather(room, places, axis=axis)
       value = interpreter.set_dynamic_size(repeated, axis, times[axis] * size)
