@@ -91,8 +91,9 @@ def test_requirements_name_every_pinned_dependency():
 
 def test_gpu_extra_pins_every_library():
   libraries = _project()['project']['optional-dependencies']['gpu']
-  assert len(libraries) == 12
-  assert all(re.fullmatch(r'nvidia-[a-z]+(-[a-z]+)*-cu12==[0-9.]+', name) for name in libraries)
+  assert len(libraries) == 13
+  named = r'nvidia-([a-z]+(-[a-z]+)*-cu12|ml-py)==[0-9.]+'
+  assert all(re.fullmatch(named, name) for name in libraries)
 
 
 def test_a_users_program_is_not_drowned_in_tensorflows_lines():
