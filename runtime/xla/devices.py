@@ -151,7 +151,10 @@ def free_memory(device: str) -> int:
 
 
 def _free_on_gpu(number: int) -> int | None:
-  """Bytes that are free on a GPU, of which TensorFlow sees CUDA_VISIBLE_DEVICES; None unknown."""
+  """Bytes that are free on a GPU, of which TensorFlow sees CUDA_VISIBLE_DEVICES; None unknown.
+
+  What this process has used there and freed counts: TensorFlow keeps it for what comes next.
+  """
   try:
     import pynvml  # pylint: disable=g-import-not-at-top # pyright: ignore
 
@@ -162,9 +165,17 @@ def _free_on_gpu(number: int) -> int | None:
       handle = pynvml.nvmlDeviceGetHandleByIndex(int(name))
     else:
       handle = pynvml.nvmlDeviceGetHandleByUUID(name)
-    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).free)
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).free) + _kept_on_gpu(number)
   except Exception:  # pylint: disable=broad-except
     return None
+
+
+def _kept_on_gpu(number: int) -> int:
+  try:
+    memory_info = tf.config.experimental.get_memory_info(f'GPU:{number}')
+  except (RuntimeError, ValueError):  # TensorFlow has not used it.
+    return 0
+  return max(0, memory_info['peak'] - memory_info['current'])
 
 
 def _kilobytes(path: str, name: str) -> int:

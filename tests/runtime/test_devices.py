@@ -241,6 +241,15 @@ def test_the_free_memory_of_a_gpu_is_of_the_one_that_is_seen(monkeypatch, visibl
   assert devices.free_memory('/device:GPU:0') == free * 2**30
 
 
+def test_what_the_process_has_freed_on_a_gpu_is_free(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'pynvml', _Nvml())
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '1,0')
+  used = {'GPU:0': {'current': 2**30, 'peak': 3 * 2**30}, 'GPU:1': {'current': 5, 'peak': 5}}
+  monkeypatch.setattr(tf.config.experimental, 'get_memory_info', used.get)
+  assert devices.free_memory('/device:GPU:0') == (7 + 2) * 2**30
+  assert devices.free_memory('/device:GPU:1') == 5 * 2**30
+
+
 def test_what_is_larger_than_a_gpus_memory_is_refused_before_it_is_copied(monkeypatch):
   monkeypatch.setitem(sys.modules, 'pynvml', _Nvml())
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0,1')
