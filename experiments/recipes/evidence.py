@@ -67,7 +67,7 @@ class Evidence:
 
 
 def commits_of(recipe: Recipe, output: pathlib.Path) -> set[str]:
-  """The commits of the code that ran a recipe, where it was a checkout.
+  """The commits of the code that made the finished runs of a recipe, where it was a checkout.
 
   Args:
     recipe: which.
@@ -75,8 +75,8 @@ def commits_of(recipe: Recipe, output: pathlib.Path) -> set[str]:
   """
   found = set()
   for part in recipe.parts:
-    for path in (output / part / 'runs').glob('*/config.json'):
-      found.add(json.loads(path.read_text()).get('git_commit'))
+    for summary in (output / part / 'runs').glob('*/summary.json'):
+      found.add(json.loads((summary.parent / 'config.json').read_text()).get('git_commit'))
   return {commit for commit in found if commit}
 
 

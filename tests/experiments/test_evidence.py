@@ -376,6 +376,10 @@ def test_the_commits_are_those_of_the_runs(tmp_path):
     folder = tmp_path / part / 'runs' / run
     folder.mkdir(parents=True)
     (folder / 'config.json').write_text(json.dumps({'git_commit': commit}))
+    (folder / 'summary.json').write_text('{}')
+  begun = tmp_path / 'feo2' / 'runs' / 'c'
+  begun.mkdir()
+  (begun / 'config.json').write_text(json.dumps({'git_commit': 'of a run that was stopped'}))
   assert evidence.commits_of(recipe, tmp_path) == {'c1', 'c2'}
 
 
