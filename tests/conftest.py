@@ -44,6 +44,10 @@ def pytest_configure(config):
 def _compute_on_a_gpu():
   """Makes a GPU the device of what names none; workers share it."""
   os.environ.setdefault('TF_FORCE_GPU_ALLOW_GROWTH', 'true')
+  import tensorflow as tf
+
+  if not tf.config.list_physical_devices('GPU'):
+    raise pytest.UsageError('--device=gpu: TensorFlow sees no GPU; is the gpu extra installed?')
   import runtime
   from runtime.xla import context
   from runtime.xla import runtime as xla_runtime

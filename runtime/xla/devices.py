@@ -136,11 +136,11 @@ def _point_xla_to_cuda() -> None:
 def free_memory(device: str) -> int:
   """Bytes that are free on a device, as far as is known."""
   if 'GPU' in device:
-    name = device.rsplit('/device:', 1)[-1]
-    free_there = _free_on_gpu(int(name.split(':')[1]))
+    free_there = _free_on_gpu(device)
     if free_there is not None:
       return free_there
     # Without NVML: the size of a small GPU.
+    name = device.rsplit('/device:', 1)[-1]
     return 16 * 2**30 - tf.config.experimental.get_memory_info(name)['current']
   free = [_kilobytes('/proc/meminfo', 'MemAvailable')]
   for limit, used in _CGROUPS:
@@ -150,7 +150,7 @@ def free_memory(device: str) -> int:
   return max(0, min(free))
 
 
-def _free_on_gpu(number: int) -> int | None:
+def _free_on_gpu(device: str) -> int | None:
   """Bytes that are free on a GPU, of which TensorFlow sees CUDA_VISIBLE_DEVICES; None unknown.
 
   What this process has used there and freed counts: TensorFlow keeps it for what comes next.
@@ -159,6 +159,7 @@ def _free_on_gpu(number: int) -> int | None:
     import pynvml  # pylint: disable=g-import-not-at-top # pyright: ignore
 
     pynvml.nvmlInit()
+    number = int(device.rsplit(':', 1)[-1])
     visible = os.environ.get('CUDA_VISIBLE_DEVICES')
     name = visible.split(',')[number].strip() if visible else str(number)
     if name.isdigit():
@@ -202,9 +203,8 @@ def refused_if_too_large(device: str, size: int = 0) -> Iterator[None]:
   """
   global _was_refused
   if 'GPU' in device:
-    number = int(device.rsplit(':', 1)[-1])
-    free_there = _free_on_gpu(number)
-    if size > min(free_memory('CPU'), size if free_there is None else free_there):
+    free_there = _free_on_gpu(device) if size else None
+    if size and size > min(free_memory('CPU'), size if free_there is None else free_there):
       raise MemoryError(f'{size} bytes are more than are free')
     yield
     return

@@ -69,7 +69,8 @@ class XlaRuntime(interface.Runtime):
 
   def _upload(self, tree, make, arrays, what):
     device = self.context.devices[0]
-    free, size = devices_lib.free_memory(device), sum(a.nbytes for a in arrays)
+    size = sum(a.nbytes for a in arrays)
+    free = min(devices_lib.free_memory(where) for where in (device, 'CPU'))  # by way of the host
 
     def visit(node):
       if isinstance(node, Mapping):

@@ -32,8 +32,11 @@ def needs_wider(dtype: np.dtype, device: str) -> bool:
 
 def dtype_of(leaf: Any) -> tf.DType:
   """The dtype of a state, of a placed array's too."""
-  is_wider = isinstance(leaf, tf.Variable) and leaf.name.startswith(_HELD_WIDER)
-  return tf.int32 if is_wider else tf.as_dtype(leaf.dtype)
+  return tf.int32 if _is_held_wider(leaf) else tf.as_dtype(leaf.dtype)
+
+
+def _is_held_wider(leaf: Any) -> bool:
+  return isinstance(leaf, tf.Variable) and leaf.name.startswith(_HELD_WIDER)
 
 
 def some(leaf: Any, rows: Any) -> tf.Tensor:
@@ -48,7 +51,7 @@ def write(variable: tf.Variable, rows: np.ndarray, values: tf.Tensor) -> None:
 
 
 def to_numpy(tree: Any) -> Any:
-  """A copy on the host, as it was placed."""
+  """A copy on the host, states as they were placed."""
   return trees.map_leaves(
-    lambda leaf: trees.to_numpy(leaf).astype(dtype_of(leaf).as_numpy_dtype, copy=False), tree
+    lambda leaf: np.asarray(leaf, np.int32 if _is_held_wider(leaf) else None), tree
   )

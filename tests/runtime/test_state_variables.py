@@ -45,6 +45,11 @@ def test_states_of_another_dtype_are_refused_by_the_name_of_theirs():
       xla.round(example.next_round, example.server_state(), states, placed, [0, 1])
 
 
+def test_what_is_no_array_yet_is_copied_too():
+  with runtime.create('xla') as xla:
+    assert xla.to_numpy({'rate': 0.5, 'name': 'a'}) == {'rate': 0.5, 'name': 'a'}
+
+
 def test_who_needs_it():
   assert state_variables.needs_wider(np.dtype(np.int32), '/device:GPU:0')
   assert not state_variables.needs_wider(np.dtype(np.int32), '/device:CPU:0')
