@@ -115,10 +115,10 @@ def test_a_rehearsal_on_the_cpu(tmp_path, capsys):
   status = gpu_evidence.main(
     [
       '--device=cpu', '--tiny', f'--output={tmp_path}',
-      '--pieces=check,parity,sweep,two_gpus,convolution',
+      '--pieces=check,parity,tests,sweep,two_gpus,convolution',
     ]
   )  # fmt: skip
   out = capsys.readouterr().out
   assert status == 0, out
   page = (tmp_path / 'gpu_evidence.md').read_text()
-  assert page.count('| done |') == 5 and 'largest difference' in page and '4 runs' in page
+  assert page.count('| done |') == 6 and 'largest difference' in page and '4 runs' in page
