@@ -364,12 +364,16 @@ def averaging_noise() -> list[Pair]:
 
 
 def overhead() -> list[Pair | Aside]:
-  """School's sizes, as a range of them: noise multipliers of the methods at one budget.
+  """School's sizes, as a range of them: noise multipliers of the methods at one budget."""
+  return overhead_of(np.array([17, 31, 32, 48, 82, 120, 175, 200]))
+
+
+def overhead_of(sizes: np.ndarray) -> list[Pair | Aside]:
+  """Noise multipliers of the methods at one budget, for silos of some sizes [K].
 
   What a method asks of the data is what the library's own one declares: its passes in a round, and
   its choices of a cluster.
   """
-  sizes = np.array([17, 31, 32, 48, 82, 120, 175, 200])
   noises = {name: _noise(name, sizes) for name in ('fedavg', 'local', 'finetune', 'mocha')}
   one = _noise('mr_mtl', sizes)
   more = {

@@ -1,8 +1,8 @@
 """Every claim of the three papers, and its verdict.
 
   ./fl claims                     the whole table, from stored verdicts
-  ./fl claims --run=NAME,...      runs, judges and stores; a NAME is a claim's id, a recipe or
-                                  'theory'
+  ./fl claims --run=NAME,...      runs, judges and stores; a NAME is a claim's id, a recipe,
+                                  'theory', 'theory_on_data' or 'counts'
   ./fl claims --judge             judges again what stored evidence allows, without running
                                   anything; --judge=NAME,... a claim, or all that rest on a recipe
 
@@ -28,7 +28,7 @@ import pathlib
 import shlex
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,19 +58,25 @@ _ALL = 'all'
 # ------------------------------------------------------------ judging
 
 
-def judge_theory(claim: Claim, judge: Judge, pairs: Iterable[Any] | None = None) -> Finding:
+def judge_theory(
+  claim: Claim,
+  judge: Judge,
+  pairs: Iterable[Any] | None = None,
+  *,
+  data_dir: str | None = None,
+) -> Finding:
   """Compares the pairs of a check.
 
   Args:
     claim: whose relation and margin hold for pairs without their own.
     judge: names the check.
     pairs: instead of the check's; an `Aside` among them is said, and judges nothing.
+    data_dir: where data files are looked for, by a check on data.
   """
   from analysis.claims.pairs import Aside
 
   if pairs is None:
-    checks = importlib.import_module(f'analysis.claims.{claim.paper}')
-    pairs = getattr(checks, judge.theory)()
+    pairs = check_of(claim, judge)(*_loader(judge, data_dir))
   found = list(pairs)
   besides = [one.text for one in found if isinstance(one, Aside)]
   pairs = [one for one in found if not isinstance(one, Aside)]
@@ -100,6 +106,21 @@ def judge_theory(claim: Claim, judge: Judge, pairs: Iterable[Any] | None = None)
   words = '; '.join(f'{p.what}: {p.left:.4g} beside {p.right:.4g}' for p in shown)
   text = f'{text}. {words}' if words else text
   return Finding(met=met, text='. '.join([text, *besides]))
+
+
+def check_of(claim: Claim, judge: Judge) -> Callable[..., Iterable[Any]]:
+  """The function that a judge of theory names."""
+  where = f'{claim.paper}_on_data' if judge.dataset else claim.paper
+  return getattr(importlib.import_module(f'analysis.claims.{where}'), judge.theory)
+
+
+def _loader(judge: Judge, data_dir: str | None) -> tuple[Callable[..., Any], ...]:
+  """What a check on data takes: a function that loads them."""
+  if not judge.dataset:
+    return ()
+  import datasets
+
+  return (functools.partial(datasets.load_dataset, judge.dataset, data_dir=data_dir),)
 
 
 def judge_counts(claim: Claim, judge: Judge, data_dir: str | None) -> Finding:
@@ -205,7 +226,7 @@ def settings_read(
 def selected(
   claims: Sequence[Claim], names: Sequence[str], *, option: str = 'run'
 ) -> list[tuple[Claim, Judge]]:
-  """The claims and judges that a list of ids, recipes, 'theory' and 'counts' names.
+  """The claims and judges that a list names: ids, recipes, 'theory', 'theory_on_data', 'counts'.
 
   A variant is chosen by its recipe's name alone.
 
@@ -276,6 +297,9 @@ def run(
   to_run = [recipes.read(name) for name in needed if name not in tables]
   for recipe in to_run:
     recipes.get_data(recipe, data_dir, say)
+  for _, judge in every:
+    for load in _loader(judge, data_dir):
+      load(seed=0)  # what is not here is said before anything runs
   today = today or datetime.datetime.now(datetime.UTC).date().isoformat()
   found: dict[str, dict[str, Verdict]] = {}
   extra = [f'--data_dir={data_dir}'] if data_dir else []
@@ -287,7 +311,7 @@ def run(
     tables[recipe.name] = kept.tables
   for claim, judge in every:
     if judge.theory:
-      finding = judge_theory(claim, judge)
+      finding = judge_theory(claim, judge, data_dir=data_dir)
     elif judge.counts:
       finding = judge_counts(claim, judge, data_dir)
     else:
@@ -455,7 +479,10 @@ def write_pages() -> str:
 def main(argv: Sequence[str]) -> int:
   """The command line; 0, or 2 for an error."""
   parser = argparse.ArgumentParser(prog='./fl claims', description='Every claim and its verdict.')
-  parser.add_argument('--run', default=None, help="ids, recipes, 'theory' or 'counts', by commas")
+  parser.add_argument(
+    '--run', default=None, metavar='NAME,...',
+    help="ids, recipes, 'theory', 'theory_on_data' (on data sets) or 'counts'",
+  )  # fmt: skip
   parser.add_argument(
     '--judge', nargs='?', const=_ALL, default=None, metavar='NAME,...',
     help='judges again from recipes/evidence alone, runs nothing; ids or recipes, else all',
@@ -469,7 +496,9 @@ def main(argv: Sequence[str]) -> int:
     if own.workers < 1:
       raise ValueError(f'--workers={own.workers} must be at least 1.')
     if own.run == '':
-      raise ValueError("--run= names nothing; give ids of claims, recipes, 'theory' or 'counts'.")
+      raise ValueError(
+        "--run= names nothing; give ids of claims, recipes, 'theory', 'theory_on_data' or 'counts'."
+      )
     if own.judge == '':
       raise ValueError('--judge= names nothing; give ids of claims or recipes, or --judge alone.')
     if own.run and own.judge:

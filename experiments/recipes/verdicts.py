@@ -34,6 +34,7 @@ class Judge:
     values: what '$name' stands for in the measure.
     with_: further recipes whose parts are named 'NAME.part'.
     theory: name of a function of the paper's module in `analysis.claims`.
+    dataset: what the function is given the data of, from the paper's module of checks on data.
     needed: of its pairs: 'all' or 'any'.
     counts: a data set whose sizes are compared.
     missing: why the data are not to be had.
@@ -49,6 +50,7 @@ class Judge:
   values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   with_: Mapping[str, str] = dataclasses.field(default_factory=dict)
   theory: str = ''
+  dataset: str = ''
   needed: str = 'all'
   counts: str = ''
   missing: str = ''
@@ -59,6 +61,8 @@ class Judge:
     given = [bool(x) for x in (self.recipe, self.theory, self.counts, self.missing)]
     if sum(given) != 1:
       raise ValueError(f'judge of {self.data}: one of recipe, theory, counts and missing.')
+    if self.dataset and not self.theory:
+      raise ValueError(f'judge of {self.data}: a dataset belongs to a theory check.')
 
   @property
   def recipes(self) -> tuple[str, ...]:
@@ -70,7 +74,9 @@ class Judge:
     """What is run for it."""
     if self.recipe:
       return self.recipe
-    return 'theory' if self.theory else 'counts' if self.counts else ''
+    if self.theory:
+      return 'theory_on_data' if self.dataset else 'theory'
+    return 'counts' if self.counts else ''
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def test_every_claim_has_a_judge_or_the_reason_why_not():
         assert judge.family in families and claim.measure is not None
         assert claim.measure['rule'] in measures.NAMES
       elif judge.theory:
-        assert callable(getattr(CHECKS_OF[claim.paper], judge.theory))
+        assert callable(claims.check_of(claim, judge))
       else:
         assert judge.counts or judge.missing
   # What may be tried on nothing at hand.
@@ -226,8 +226,8 @@ def test_a_variant_is_run_by_its_recipes_name_alone():
 
 
 def _theory(name):
-  claim = next(c for c in CLAIMS if any(j.theory == name for j in c.judges))
-  return claim, next(j for j in claim.judges if j.theory == name)
+  named = ((c, j) for c in CLAIMS for j in c.judges if j.theory == name and not j.dataset)
+  return next(named)
 
 
 def test_what_may_differ_on_a_stand_in_is_said_and_counts_all_the_same():
@@ -298,7 +298,7 @@ def test_an_aside_is_said_and_judges_nothing():
   assert claims.judge_theory(claim, judge, [aside]).met is None
 
 
-CHECKS = sorted({judge.theory for claim in CLAIMS for judge in claim.judges if judge.theory})
+CHECKS = sorted({j.theory for c in CLAIMS for j in c.judges if j.theory and not j.dataset})
 
 
 @pytest.mark.slow
@@ -520,7 +520,9 @@ def _judge_at_once(monkeypatch, tmp_path, *, seconds):
   monkeypatch.setattr(verdicts, 'PAGE', tmp_path / 'claims.md')
   before = verdicts.Verdict(verdict=verdicts.NOT_RUN, text='earlier', remark='2026: a remark')
   verdicts.write_verdicts({first.id: {first.judges[0].data: before}})
-  monkeypatch.setattr(claims, 'judge_theory', lambda *_: claims.Finding(met=True, text='judged'))
+  monkeypatch.setattr(
+    claims, 'judge_theory', lambda *_, **__: claims.Finding(met=True, text='judged')
+  )
   read, reading = verdicts.read_verdicts, threading.Barrier(2)
 
   def read_beside_the_other():
