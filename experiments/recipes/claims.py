@@ -48,8 +48,8 @@ from experiments.recipes import (
 from experiments.recipes import page as recipe_page
 from experiments.recipes.rules import Finding
 from experiments.recipes.verdicts import Claim, Judge, Verdict
-from experiments.running import interruption, printing
-from experiments.running.progress import say
+from experiments.running import interruption, printing, startup
+from experiments.running.progress import Doing, say
 from settings import did_you_mean
 
 _ALL = 'all'
@@ -297,9 +297,10 @@ def run(
   to_run = [recipes.read(name) for name in needed if name not in tables]
   for recipe in to_run:
     recipes.get_data(recipe, data_dir, say)
-  for _, judge in every:
-    for load in _loader(judge, data_dir):
-      load(seed=0)  # what is not here is said before anything runs
+  with startup.quiet():
+    for _, judge in every:
+      for load in _loader(judge, data_dir):
+        load(seed=0)  # what is not here is said before anything runs
   today = today or datetime.datetime.now(datetime.UTC).date().isoformat()
   found: dict[str, dict[str, Verdict]] = {}
   extra = [f'--data_dir={data_dir}'] if data_dir else []
@@ -311,7 +312,8 @@ def run(
     tables[recipe.name] = kept.tables
   for claim, judge in every:
     if judge.theory:
-      finding = judge_theory(claim, judge, data_dir=data_dir)
+      with Doing(f'Computing {claim.id} on {judge.data}'), startup.quiet():
+        finding = judge_theory(claim, judge, data_dir=data_dir)
     elif judge.counts:
       finding = judge_counts(claim, judge, data_dir)
     else:

@@ -77,8 +77,13 @@ def varying(configs: Iterable[ExperimentConfig]) -> list[str]:
   identities = [config.identity for config in configs]
   return [
     name for name in settings()
-    if len({json.dumps(identity.get(name)) for identity in identities}) > 1
+    if any(_differ(identities[0].get(name), other.get(name)) for other in identities[1:])
   ]  # fmt: skip
+
+
+def _differ(a: Any, b: Any) -> bool:
+  # As stored: 1, 1.0 and true are three values, NaN is one. Most runs share the same object.
+  return a is not b and json.dumps(a) != json.dumps(b)
 
 
 def columns(configs: Sequence[ExperimentConfig]) -> list[str]:
