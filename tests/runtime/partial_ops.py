@@ -206,6 +206,27 @@ OPS = dict(
   gathernd=lambda x, y: tf.gather_nd(x, tf.stack([tf.range(tf.shape(x)[0]), y % 2], 1)),
   onehot=lambda x, y: [tf.one_hot(y, 3), tf.one_hot(y, 3, axis=0)],
   scatternd=lambda x, y: tf.scatter_nd(y[:, None], x, [3, 2]),
+  scatternd_shape=lambda x, y: [
+    tf.scatter_nd(tf.where(y > 0), tf.boolean_mask(x, y > 0), tf.shape(x, tf.int64)),
+    tf.scatter_nd(tf.zeros_like(y)[:, None], x, tf.shape(x)),
+  ],
+  sizes_of_int64=lambda x, y: [
+    tf.reshape(x, tf.shape(x, tf.int64)[:1] * 2),
+    tf.reshape(x, tf.shape(tf.transpose(x), tf.int64)),
+    tf.fill(tf.shape(x, tf.int64), 2.0),
+    tf.broadcast_to(x[:, :1], tf.shape(x, tf.int64)),
+    tf.slice(x, tf.constant([0, 1], tf.int64), tf.shape(x, tf.int64) - [0, 1]),
+    tf.tile([[1.0, 2.0]], tf.stack([tf.shape(x, tf.int64)[0], 1])),
+  ],
+  densebincount=lambda x, y: [
+    tf.raw_ops.DenseBincount(input=y, size=5, weights=tf.zeros([0]), binary_output=False),
+    tf.raw_ops.DenseBincount(input=y, size=2, weights=x[:, 0], binary_output=False),
+    tf.math.bincount(y, minlength=2, maxlength=2, axis=-1),
+  ],
+  densebincount2=lambda x, y: [
+    tf.raw_ops.DenseBincount(input=tf.stack([y, y + 1], 1), size=3, weights=x, binary_output=binary)
+    for binary in (False, True)
+  ],
   tensorscatteradd=lambda x, y: tf.tensor_scatter_nd_add(tf.zeros([3, 2]), y[:, None], x),
   tensorscatterupdate_x=lambda x, y: tf.tensor_scatter_nd_update(x, [[0]], [[7.0, 8.0]]),
   unsortedsegmentsum=lambda x, y: tf.math.unsorted_segment_sum(x, y, 3),

@@ -142,6 +142,8 @@ def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     shape = tf.constant([-1 if size is None else size for size in sizes], shape.dtype)
   if interp.session.bounds and not interp.session.assume_full:
     value = reshapes.in_order(value, sizes)
+  if interp.session.bounds and shape.dtype == tf.int64:  # XLA takes no such sizes that vary
+    return [tf.reshape(value, tf.cast(shape, tf.int32))]
   return interp.op(node, [value, shape])
 
 

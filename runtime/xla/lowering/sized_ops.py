@@ -179,6 +179,8 @@ def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
       starts, ends = first[axis], None if number is None else number[axis]
       if varying.varies(value, axis) and starts != 0 and (starts is None or ends in (None, -1)):
         raise varying.refusal(node.op)
+    if begin.dtype == tf.int64:
+      return [tf.slice(value, tf.cast(begin, tf.int32), tf.cast(size, tf.int32))]
   return interp.op(node, inputs)
 
 
@@ -243,11 +245,55 @@ def _batch_to_space(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
 
 def _broadcast_to(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """XLA takes the result to vary along all axes where one of the sizes does."""
-  (result,) = interp.op(node, inputs)
+  value, shape = inputs
+  if interp.session.bounds and tf.get_static_value(shape) is None:
+    result = tf.broadcast_to(value, tf.cast(shape, tf.int32))
+  else:
+    (result,) = interp.op(node, inputs)
   if interp.session.bounds and varying.is_varying(result):
     for axis, size in enumerate(result.shape.as_list() if result.shape.rank else ()):
       result = result if size is None else reshapes.of_largest_size(result, axis)
   return [result]
+
+
+def _at_any_rate(number: tf.Tensor) -> Any:
+  """The value of a number, also if that is min(a, max(a, x)) for any x; None if not known."""
+  known = tf.get_static_value(number)
+  if known is None and number.op.type == 'Minimum':
+    inner = (i for i in number.op.inputs if i.op.type == 'Maximum')
+    return next((a for i in inner for a in _bounds(number) & _bounds(i)), None)
+  return known
+
+
+def _bounds(number: tf.Tensor) -> set[int]:
+  """The known inputs of a minimum or a maximum."""
+  return {int(i) for i in map(tf.get_static_value, number.op.inputs) if i is not None}
+
+
+def _dense_bincount(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """How often every whole number below a limit is among values, [N] or in each row of [B, N]."""
+  values, limit, weights = inputs
+  if not interp.session.bounds or not varying.is_varying(values):
+    return interp.op(node, inputs)
+  known = _at_any_rate(limit)
+  if known is None or values.shape.rank not in (1, 2) or weights.shape.rank is None:
+    raise varying.refusal(node.op)
+  is_weighted = weights.shape.num_elements() != 0 and not node.attr['binary_output'].b
+  found = tf.one_hot(values, int(known), dtype=weights.dtype)
+  if is_weighted:
+    found *= weights[..., tf.newaxis]
+  axis = values.shape.rank - 1
+  count = tf.reduce_max if node.attr['binary_output'].b else tf.reduce_sum
+  return [count(found, axis)]
+
+
+def _scatter_nd(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """Into zeros of a size that varies, which XLA knows of other ops only."""
+  indices, updates, shape = inputs
+  if not interp.session.bounds or tf.get_static_value(shape) is not None:
+    return interp.op(node, inputs)
+  zeros = tf.zeros(tf.cast(shape, tf.int32), updates.dtype)
+  return [tf.tensor_scatter_nd_add(zeros, indices, updates)]
 
 
 def _space_to_batch(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -298,10 +344,12 @@ HANDLERS: dict[str, interpreter.Handler] = {
   'BatchToSpaceND': _batch_to_space,
   'BroadcastTo': _broadcast_to,
   'ConcatOffset': _concat_offset,
+  'DenseBincount': _dense_bincount,
   'FusedBatchNorm': _batch_norm,
   'FusedBatchNormV2': _batch_norm,
   'FusedBatchNormV3': _batch_norm,
   'ReverseV2': _reverse,
+  'ScatterNd': _scatter_nd,
   'Slice': _slice,
   'SpaceToBatchND': _space_to_batch,
   'StridedSliceGrad': _slice_gradient,

@@ -60,6 +60,7 @@ KNOWN = frozenset(
     'Conv3DBackpropInputV2',
     'Cos',
     'Cosh',
+    'DenseBincount',
     'DepthToSpace',
     'DepthwiseConv2dNative',
     'DepthwiseConv2dNativeBackpropFilter',
