@@ -1,0 +1,60 @@
+"""Arithmetic of single known numbers, done by TensorFlow while a program is traced.
+
+XLA wants sizes as constants, and some are computed from others: the next power of two, by
+logarithms. TensorFlow itself folds no arithmetic while it traces.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+OPS = frozenset(
+  [
+    'Abs',
+    'Add',
+    'AddV2',
+    'Cast',
+    'Ceil',
+    'DivNoNan',
+    'Exp',
+    'Floor',
+    'FloorDiv',
+    'FloorMod',
+    'Log',
+    'Maximum',
+    'Minimum',
+    'Mod',
+    'Mul',
+    'Neg',
+    'Pow',
+    'RealDiv',
+    'Rint',
+    'Round',
+    'Sqrt',
+    'Square',
+    'Sub',
+  ]
+)
+
+
+def folded(node: Any, inputs: list[Any]) -> list[tf.Tensor] | None:
+  """The results of one of `OPS` as constants; None unless its inputs are known numbers."""
+  if not all(tf.is_tensor(i) and i.shape.rank == 0 for i in inputs):
+    return None
+  known = [_known(i) for i in inputs]
+  if any(value is None for value in known):
+    return None
+  names = [argument.name for argument in op_def_registry.get(node.op).input_arg]
+  values = dict(zip(names, known, strict=True))
+  if node.op == 'Cast':
+    values['DstT'] = tf.as_dtype(node.attr['DstT'].type)
+  with tf.init_scope(), tf.device('CPU:0'):
+    result = getattr(tf.raw_ops, node.op)(**values).numpy()
+  return [tf.constant(result)]
+
+
+def _known(number: tf.Tensor) -> Any:
+  if number.op.type == 'XlaOptimizationBarrier':  # before divisors; TensorFlow divides exactly
+    number = number.op.inputs[number.value_index]
+  return tf.get_static_value(number)
