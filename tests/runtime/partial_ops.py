@@ -32,6 +32,10 @@ def _pictures(x):
   return tf.reshape(tf.tile(x, [1, 8]), [-1, 4, 4, 1])
 
 
+def _definite(x):
+  return x[:, :, None] * x[:, None, :] + 2 * tf.eye(2)
+
+
 def _normalised(x, m=(), v=()):
   return tf.raw_ops.FusedBatchNormV3(
     x=_pictures(x),
@@ -236,6 +240,78 @@ OPS = dict(
     tf.math.unsorted_segment_prod(x, y, 3),
   ],
   unsortedsegment_d=lambda x, y: tf.math.unsorted_segment_sum(x, y, tf.shape(x)[0]),
+  cumsum0=lambda x, y: [
+    tf.cumsum(x, 0),
+    tf.cumsum(x, 0, exclusive=True, reverse=True),
+    tf.cumsum(y, 0, reverse=True),
+    tf.math.cumprod(x, 0, reverse=True),
+    tf.math.cumprod(x, -2, exclusive=True),
+    tf.cumsum(tf.transpose(x), 1, reverse=True),
+  ],
+  cumlse0=lambda x, y: [
+    tf.math.cumulative_logsumexp(x, 0),
+    tf.math.cumulative_logsumexp(x, 0, reverse=True),
+  ],
+  invperm=lambda x, y: tf.math.invert_permutation(
+    tf.roll(tf.reverse(tf.range(tf.shape(x)[0]), [0]), 1, 0)
+  ),
+  tensorscatter=lambda x, y: [
+    tf.tensor_scatter_nd_max(tf.zeros([3, 2]), y[:, None], x - 0.5),
+    tf.tensor_scatter_nd_min(tf.zeros([3, 2]), y[:, None], x - 0.5),
+    tf.tensor_scatter_nd_sub(tf.zeros([3, 2]), y[:, None], x),
+    tf.tensor_scatter_nd_max(x, [[0]], [[7.0, 0.0]]),
+    tf.tensor_scatter_nd_sub(x, [[0]], [[7.0, 0.0]]),
+  ],
+  roll0=lambda x, y: [
+    tf.roll(x, 1, 0),
+    tf.roll(x, -2, 0),
+    tf.roll(x, 9, 0),
+    tf.roll(y, y[:1], [0]),
+  ],
+  rows_of_numbers=lambda x, y: [
+    tf.math.igamma(x + 0.1, 0.5),
+    tf.math.igammac(0.5, x + 0.1),
+    tf.math.betainc(x + 0.1, x + 0.2, tf.nn.sigmoid(x)),
+    tf.math.zeta(x + 1.5, 1.0),
+    tf.math.polygamma(1.0, x + 0.1),
+    tf.math.nextafter(x, 9.0),
+    tf.gradients(tf.reduce_sum(tf.math.igamma(x + 0.1, tf.constant([0.5, 0.7]))), x)[0],
+    tf.quantization.fake_quant_with_min_max_args(x, -1.0, 1.0),
+  ],
+  rows_of_vectors=lambda x, y: [
+    tf.linalg.diag(x),
+    tf.linalg.cross(tf.pad(x, [[0, 0], [0, 1]]), tf.pad(x, [[0, 0], [1, 0]])),
+    tf.abs(tf.signal.fft(tf.cast(tf.tile(x, [1, 2]), tf.complex64))),
+    tf.math.imag(tf.signal.ifft(tf.complex(x, x + 1))),
+    tf.math.real(tf.signal.rfft(tf.tile(x, [1, 3]), [4])),
+    tf.signal.irfft(tf.math.conj(tf.complex(tf.tile(x, [1, 2]), 0.5))),
+    tf.image.rgb_to_hsv(tf.pad(x, [[0, 0], [0, 1]])),
+    tf.image.hsv_to_rgb(tf.nn.sigmoid(tf.pad(x, [[0, 0], [0, 1]]))),
+  ],
+  rows_of_matrices=lambda x, y: [
+    tf.linalg.cholesky(_definite(x)),
+    tf.linalg.inv(_definite(x)),
+    tf.linalg.solve(_definite(x), x[:, :, None]),
+    tf.linalg.triangular_solve(_definite(x), x[:, :, None]),
+    tf.abs(tf.linalg.qr(_definite(x))[1]),
+    tf.linalg.svd(_definite(x), compute_uv=False),
+    tf.linalg.eigvalsh(_definite(x)),
+    tf.linalg.diag_part(_definite(x)),
+    tf.linalg.set_diag(_definite(x), x),
+    tf.abs(tf.signal.fft2d(tf.cast(_definite(x), tf.complex64))),
+    tf.gradients(tf.reduce_sum(tf.linalg.cholesky(_definite(x))), x)[0],
+    tf.gradients(tf.reduce_sum(tf.linalg.inv(_definite(x))), x)[0],
+  ],
+  rows_of_pictures=lambda x, y: [
+    tf.image.extract_patches(
+      _pictures(x), [1, 2, 2, 1], [1, 1, 1, 1], [1, 1, 1, 1], padding='SAME'
+    ),
+    tf.nn.lrn(tf.tile(_pictures(x), [1, 1, 1, 3])),
+    tf.gradients(tf.reduce_sum(tf.nn.lrn(tf.tile(_pictures(x), [1, 1, 1, 3]))), x)[0],
+    tf.image.adjust_contrast(tf.tile(_pictures(x), [1, 1, 1, 3]), 1.5),
+    tf.image.adjust_saturation(tf.tile(tf.nn.sigmoid(_pictures(x)), [1, 1, 1, 3]), 1.5),
+    tf.image.adjust_hue(tf.tile(tf.nn.sigmoid(_pictures(x)), [1, 1, 1, 3]), 0.1),
+  ],
   cumsum1=lambda x, y: [tf.cumsum(x, 1), tf.math.cumprod(x, 1)],
   cumlse=lambda x, y: tf.math.cumulative_logsumexp(x, 1),
   reverse0=lambda x, y: tf.reverse(x, [0]),
@@ -434,16 +510,10 @@ REFUSED = dict(
   slice_m=lambda x, y: tf.slice(x, [1, 0], [-1, -1]),
   slice_g4=lambda x, y: tf.gradients(tf.reduce_sum(x[-1] ** 2), x)[0],
   mirrorpad0=lambda x, y: tf.pad(x, [[1, 1], [0, 0]], 'REFLECT'),
-  cumsum0=lambda x, y: tf.cumsum(x, 0),
   prod_gradient=lambda x, y: tf.gradients(tf.reduce_prod(x, 1), x)[0],
-  cumprod0=lambda x, y: tf.math.cumprod(x, 0),
-  cumsumr=lambda x, y: tf.cumsum(x, 0, reverse=True),
   diag=lambda x, y: [
     tf.linalg.diag(x[:, 0]),
-    tf.linalg.diag(x),
     tf.linalg.diag_part(tf.matmul(x, x, transpose_b=True)),
   ],
   eye=lambda x, y: tf.eye(tf.shape(x)[0]),
-  invperm=lambda x, y: tf.math.invert_permutation(tf.range(tf.shape(x)[0])),
-  batchcholesky=lambda x, y: tf.linalg.cholesky(x[:, :, None] * x[:, None, :] + tf.eye(2)),
 )

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from runtime.xla import activations, long_sums, products, row_maxima, shifts, solutions
-from runtime.xla.lowering import datasets, interpreter, recurrence, reshapes, sized_ops
+from runtime.xla import activations, long_sums, products, row_maxima, shifts
+from runtime.xla.lowering import datasets, interpreter, recurrence, reshapes, row_ops, sized_ops
 
 _Interpreter = interpreter.Interpreter
 _ListFacts = datasets.ListFacts
@@ -224,10 +224,6 @@ def _shift(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return interp.op(node, inputs) if taken is None else [taken]
 
 
-def _solution(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  return [solutions.taken(inputs, adjoint=node.attr['adjoint'].b)]
-
-
 def _of_rows(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if interp.session.bounds:
     return interp.op(node, inputs)
@@ -260,6 +256,6 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(row_maxima.OPS, _of_rows),
   **dict.fromkeys(shifts.OPS, _shift),
-  **dict.fromkeys(solutions.OPS, _solution),
+  **row_ops.HANDLERS,
   **sized_ops.HANDLERS,
 )

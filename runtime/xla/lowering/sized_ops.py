@@ -336,7 +336,7 @@ def _tile(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return interp.op(node, [value, tf.constant(times, multiples.dtype)])
 
 
-_LIKE_THE_FIRST = ('MatrixBandPart', 'OnesLike', 'Roll')
+_LIKE_THE_FIRST = ('MatrixBandPart', 'OnesLike')
 SIZED = (*_LIKE_THE_FIRST, 'DivNoNan', 'MulNoNan', 'SelectV2', 'Xdivy', 'Xlog1py', 'Xlogy')
 HANDLERS: dict[str, interpreter.Handler] = {
   **dict.fromkeys(exact_division.OPS, _quotient),

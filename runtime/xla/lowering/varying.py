@@ -60,6 +60,9 @@ KNOWN = frozenset(
     'Conv3DBackpropInputV2',
     'Cos',
     'Cosh',
+    'Cumprod',
+    'Cumsum',
+    'CumulativeLogsumexp',
     'DenseBincount',
     'DepthToSpace',
     'DepthwiseConv2dNative',
@@ -91,6 +94,7 @@ KNOWN = frozenset(
     'InTopKV2',
     'Inv',
     'Invert',
+    'InvertPermutation',
     'IsFinite',
     'IsInf',
     'IsNan',
@@ -148,6 +152,7 @@ KNOWN = frozenset(
     'ReverseV2',
     'RightShift',
     'Rint',
+    'Roll',
     'Round',
     'Rsqrt',
     'RsqrtGrad',
@@ -189,6 +194,9 @@ KNOWN = frozenset(
     'Tanh',
     'TanhGrad',
     'TensorScatterAdd',
+    'TensorScatterMax',
+    'TensorScatterMin',
+    'TensorScatterSub',
     'TensorScatterUpdate',
     'Tile',
     'TopKV2',
@@ -226,8 +234,56 @@ CARRIED = frozenset(
     'TensorListStack',
   ]
 )
-# Right along the axes that do not vary: where among the inputs the axes are.
-ALONG: Mapping[str, int] = dict(Cumprod=1, CumulativeLogsumexp=1, Cumsum=1, Roll=2)
+# Right on each row of a batch by itself: how many axes of a row they take together (`row_ops`).
+ROW_AXES: Mapping[str, int] = dict(
+  Betainc=0,
+  Complex=0,
+  ComplexAbs=0,
+  Conj=0,
+  FakeQuantWithMinMaxArgs=0,
+  FakeQuantWithMinMaxArgsGradient=0,
+  Igamma=0,
+  IgammaGradA=0,
+  Igammac=0,
+  Imag=0,
+  NextAfter=0,
+  Polygamma=0,
+  Real=0,
+  Zeta=0,
+  Cross=1,
+  FFT=1,
+  HSVToRGB=1,
+  IFFT=1,
+  IRFFT=1,
+  MatrixDiag=1,
+  MatrixDiagV2=1,
+  MatrixDiagV3=1,
+  RFFT=1,
+  RGBToHSV=1,
+  Cholesky=2,
+  FFT2D=2,
+  IFFT2D=2,
+  IRFFT2D=2,
+  MatrixDiagPart=2,
+  MatrixDiagPartV2=2,
+  MatrixDiagPartV3=2,
+  MatrixInverse=2,
+  MatrixSetDiag=2,
+  MatrixSetDiagV2=2,
+  MatrixSetDiagV3=2,
+  MatrixSolve=2,
+  MatrixTriangularSolve=2,
+  Qr=2,
+  RFFT2D=2,
+  SelfAdjointEigV2=2,
+  Svd=2,
+  AdjustContrastv2=3,
+  AdjustHue=3,
+  AdjustSaturation=3,
+  ExtractImagePatches=3,
+  LRN=3,
+  LRNGrad=3,
+)
 # Right where the axes at which they pad do not vary.
 _PADDING = ('MirrorPad', 'MirrorPadGrad')
 
@@ -272,13 +328,11 @@ def check(node: Any, inputs: list[Any]) -> None:
   """
   if not any(map(is_varying, inputs)):
     return
-  if node.op in ALONG:
-    _check_axes(node.op, inputs[0], tf.get_static_value(inputs[ALONG[node.op]]))
-  elif node.op in _PADDING:
+  if node.op in _PADDING:
     paddings = tf.get_static_value(inputs[1])
     axes = None if paddings is None else [a for a, p in enumerate(paddings) if any(p)]
     _check_axes(node.op, inputs[0], axes)
-  elif node.op not in KNOWN and node.op not in CARRIED:
+  elif not any(node.op in known for known in (KNOWN, CARRIED, ROW_AXES)):
     raise refusal(node.op)
 
 
