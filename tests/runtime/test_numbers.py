@@ -14,6 +14,7 @@ from tensorflow_federated.python.aggregators import modular_clipping
 
 import runtime
 from runtime.xla import exact_division
+from tests.runtime import learning
 
 Tree = collections.OrderedDict
 VALUES = 16
@@ -290,3 +291,19 @@ def test_tffs_modular_clipping(native):
     for values, result in (([10], -5), ([9], 9), ([-6], 9), ([-5], -5), ([8, 3], -4)):
       argument = tff.structure.Struct([(None, state), (None, values)])
       assert context.invoke(process.next, argument).result == result
+
+
+@pytest.mark.parametrize(
+  'vectors',
+  [lambda m: tf.linalg.eigh(m + tf.transpose(m))[1], lambda m: tf.linalg.svd(m)[2]],
+  ids=['eigh', 'svd'],
+)
+def test_vectors_of_decompositions_have_the_signs_of_tensorflow(native, vectors):
+  """XLA's have others: a vector and its negative are as good."""
+  matrices = np.random.default_rng(0).normal(size=(6, 4, 4)).astype(np.float32)
+  type_ = tff.TensorType(np.float32, [4, 4])
+  expected, found, explanation = learning.both(native, vectors, type_, list(matrices))
+  np.testing.assert_allclose(found, expected, atol=1e-5)
+  assert 'with vectors, which XLA gives other signs' in str(explanation)
+  xlas = [tf.function(vectors, jit_compile=True)(tf.constant(m)).numpy() for m in matrices]
+  assert np.abs(np.array(xlas) - expected).max() > 0.1

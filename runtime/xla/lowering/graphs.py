@@ -14,6 +14,7 @@ from runtime.xla.lowering import (
   image_ops,
   interpreter,
   random_ops,
+  row_ops,
   scope,
   sequences,
   shape_ops,
@@ -26,6 +27,7 @@ _LOWERED = {
   **data_ops.HANDLERS,
   **image_ops.HANDLERS,
   **random_ops.HANDLERS,
+  **row_ops.DECOMPOSITIONS,
   **variable_ops.HANDLERS,
 }
 # How ops are written anew; all others are taken as they are.

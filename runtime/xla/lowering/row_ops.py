@@ -44,6 +44,13 @@ def _row_by_row(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   return [interpreter.set_dynamic_size(o, 0, number) for o in found]
 
 
+def _decomposition(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """Eigenvalues or singular values; vectors have signs of their own where XLA finds them."""
+  if node.attr['compute_v' if node.op == 'SelfAdjointEigV2' else 'compute_uv'].b:
+    raise interpreter.NotLowered(f'the op {node.op} with vectors, which XLA gives other signs')
+  return _row_by_row(interp, node, inputs)
+
+
 def _filled(value: tf.Tensor, axis: int, filling: Any) -> tf.Tensor:
   """A value of its largest size along an axis, with the padding filled."""
   whole = reshapes.of_largest_size(value, axis)
@@ -95,6 +102,9 @@ def _inverse_permutation(interp: _Interpreter, node: Any, inputs: list[Any]) -> 
   return [tf.cast(tf.argsort(inputs[0], stable=True), inputs[0].dtype)]
 
 
+DECOMPOSITIONS: dict[str, interpreter.Handler] = dict.fromkeys(
+  ('SelfAdjointEigV2', 'Svd'), _decomposition
+)
 HANDLERS: dict[str, interpreter.Handler] = {
   **dict.fromkeys(varying.ROW_AXES, _row_by_row),
   **dict.fromkeys(_NOTHING, _cumulative),
