@@ -525,6 +525,8 @@ def _explained(message: str) -> Exception:
   )
   if found:
     return local.unsupported(f'the op {found.group(1)}')
+  if found := re.search(r'with op (\w+) must be a compile-time constant', message):
+    return local.unsupported(f'the op {found.group(1)} of sizes that depend on data')
   return interface.UnsupportedComputationError(
     'The xla runtime could not run this computation; --runtime=native may. XLA says: '
     + message.strip().splitlines()[0]

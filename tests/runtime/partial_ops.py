@@ -252,6 +252,7 @@ OPS = dict(
     tf.math.cumulative_logsumexp(x, 0),
     tf.math.cumulative_logsumexp(x, 0, reverse=True),
   ],
+  prod_gradient=lambda x, y: tf.gradients(tf.reduce_prod(x, 1), x)[0],
   invperm=lambda x, y: tf.math.invert_permutation(
     tf.roll(tf.reverse(tf.range(tf.shape(x)[0]), [0]), 1, 0)
   ),
@@ -510,7 +511,6 @@ REFUSED = dict(
   slice_m=lambda x, y: tf.slice(x, [1, 0], [-1, -1]),
   slice_g4=lambda x, y: tf.gradients(tf.reduce_sum(x[-1] ** 2), x)[0],
   mirrorpad0=lambda x, y: tf.pad(x, [[1, 1], [0, 0]], 'REFLECT'),
-  prod_gradient=lambda x, y: tf.gradients(tf.reduce_prod(x, 1), x)[0],
   diag=lambda x, y: [
     tf.linalg.diag(x[:, 0]),
     tf.linalg.diag_part(tf.matmul(x, x, transpose_b=True)),

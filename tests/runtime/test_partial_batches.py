@@ -422,6 +422,12 @@ def _dense():
   )
 
 
+@pytest.mark.slow
+def test_an_op_of_which_xla_wants_a_constant_is_named(native):
+  sort = {'sort': lambda x, y: tf.gradients(tf.reduce_sum(tf.sort(x, 0) * [[1.0, 2.0]]), x)[0]}
+  assert 'the op Range of sizes that depend on data' in str(_compare(native, sort, [_rows(7)]))
+
+
 def test_a_keras_model_on_partial_batches_stays_compiled(native):
   process = tff.learning.algorithms.build_weighted_fed_avg(
     _dense, tff.learning.optimizers.build_sgdm(0.1)
