@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import function_def_to_graph, ops
 from tensorflow.python.ops import control_flow_util
 
-from runtime.xla import checks, exact_division, obstacles, replacements
+from runtime.xla import checks, exact_division, obstacles, reductions, replacements
 from runtime.xla.lowering import graphs, scope
 
 _ANONYMOUS = b'cd2c89b7-88b7-44c8-ad83-06c2a9158347'  # ResourceHandle::ANONYMOUS_NAME
@@ -209,6 +209,7 @@ def _rebuild_library(graph_def, is_compiled: bool) -> None:
     } - needed
   every_node = [*graph_def.node, *(n for name in needed for n in pending[name].node_def)]
   of_data_sets = _callees([n for n in every_node if 'Dataset' in n.op], pending)
+  steps = _callees([n for n in every_node if n.op == reductions.OP], pending)
   built: dict[str, concrete_function.ConcreteFunction] = {}
   suffix = f'_{ops.uid()}'
   with ops.Graph().as_default():
@@ -222,20 +223,54 @@ def _rebuild_library(graph_def, is_compiled: bool) -> None:
       for callee in callees:
         build(callee)
       _rename_callees(definition.node_def, _names(built))
+      if not is_compiled:
+        callees |= _without_reductions(definition, built)
       definition.signature.name = name + suffix
-      attrs = {}
-      if name in of_data_sets and not is_compiled and _is_exact(name, pending):
+      attrs: dict[str, bool] = {}
+      if name in steps:
+        attrs |= reductions.UNCHANGED
+      elif name in of_data_sets and not is_compiled and _is_exact(name, pending):
         attrs[_ONE_DEVICE] = True
       called = [built[c] for c in callees]
       built[name] = _concrete_function(definition, called, is_compiled, attrs)
 
     for name in sorted(needed):
       build(name)
+    _rename_callees(graph_def.node, _names(built))
+    if not is_compiled:
+      _without_reductions(graph_def, built)
   graph = ops.get_default_graph()
   for function in built.values():
     function.add_to_graph(graph)
-  _rename_callees(graph_def.node, _names(built))
   graph_def.ClearField('library')
+
+
+def _without_reductions(definition, built: dict[str, Any]) -> set[str]:
+  """Makes a graph's or a function's reductions of data sets loops, which are added to `built`.
+
+  Its functions have the names of those that were built. Returns the loops' keys.
+  """
+  by_name = {name: built[key] for key, name in _names(built).items()}
+  is_function = hasattr(definition, 'signature')
+  loops: set[str] = set()
+
+  def added(loop) -> str:
+    name = tf.compat.as_str(loop.name)
+    built[name] = loop
+    loops.add(name)
+    return name
+
+  for node in definition.node_def if is_function else definition.node:
+    if node.op == reductions.OP:
+      is_loop = reductions.as_loop(node, by_name[node.attr['f'].func.name], added)
+      if is_loop and is_function:
+        old, new = (f'{node.name}:{output}:' for output in ('components', 'output'))
+        for user in definition.node_def:
+          user.input[:] = [i.replace(old, new) if i.startswith(old) else i for i in user.input]
+        for name, value in definition.ret.items():
+          if value.startswith(old):
+            definition.ret[name] = value.replace(old, new)
+  return loops
 
 
 def _names(functions) -> dict[str, str]:
