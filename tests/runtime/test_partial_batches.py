@@ -422,6 +422,34 @@ def _dense():
   )
 
 
+def _in_a_loop(step):
+  """The result of three turns, and the gradient through them, which reads what turns have kept."""
+
+  def function(x, y):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      turn = lambda i, h: (i + 1, tf.tanh(step(h * h)) * 0.3 + x)  # noqa: E731
+      _, h = tf.while_loop(lambda i, _: i < 3, turn, (0, x), maximum_iterations=3)
+      loss = tf.reduce_sum(h * h * [[1.0, 2.0]])
+    return [h, tape.gradient(loss, x)]
+
+  return function
+
+
+@pytest.mark.slow
+def test_ops_along_a_batch_in_a_loop(native):
+  """What a loop keeps for its gradient has lost its size: an op that needs it is refused."""
+  taken = dict(
+    sums=_in_a_loop(lambda h: tf.cumsum(h, 0, reverse=True)),
+    moved=_in_a_loop(lambda h: tf.roll(h, 1, 0)),
+    rows=_in_a_loop(lambda h: tf.linalg.diag_part(tf.linalg.diag(h))),
+  )
+  products = dict(products=_in_a_loop(lambda h: tf.math.cumprod(h, 0)))
+  data = [_rows(7), _rows(5)]
+  assert _compare(native, taken, data).is_compiled
+  assert 'Cumprod on a batch whose size varies' in str(_compare(native, products, data))
+
+
 @pytest.mark.slow
 def test_an_op_of_which_xla_wants_a_constant_is_named(native):
   sort = {'sort': lambda x, y: tf.gradients(tf.reduce_sum(tf.sort(x, 0) * [[1.0, 2.0]]), x)[0]}

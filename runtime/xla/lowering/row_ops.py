@@ -34,14 +34,15 @@ def _row_by_row(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   fixed = [i for i in inputs if not varying.is_varying(i)]
   if any(i.shape.rank in ranks and i.shape[0] != 1 for i in fixed):
     raise varying.refusal(node.op)  # of as many rows as a batch has by chance
-  number = tf.shape(batches[0])[0]
+  sized = [value for value in batches if id(value) not in interp.unsized]
   whole = [reshapes.of_largest_size(i, 0) if varying.is_varying(i) else i for i in inputs]
   if node.op == 'MatrixInverse':  # of which XLA's padder fails
     unit = tf.zeros_like(whole[0]) + tf.eye(int(whole[0].shape[-1]), dtype=whole[0].dtype)
     found = [solutions.taken([*whole, unit], adjoint=node.attr['adjoint'].b)]
   else:
     found = op(whole)
-  return [interpreter.set_dynamic_size(o, 0, number) for o in found]
+  # Where XLA has lost the number of rows of all of them, it is not known of the results either.
+  return [interpreter.set_dynamic_size(o, 0, tf.shape(sized[0])[0]) if sized else o for o in found]
 
 
 def _decomposition(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -69,7 +70,7 @@ def _cumulative(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   if not interp.session.bounds or not varying.is_varying(value):
     return interp.op(node, inputs)
   along = tf.get_static_value(axis)
-  if along is None or value.shape.rank is None:
+  if along is None or value.shape.rank is None or id(value) in interp.unsized:
     raise varying.refusal(node.op)
   along = int(along) % value.shape.rank
   if not varying.varies(value, along):
@@ -85,7 +86,7 @@ def _roll(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   along = tf.get_static_value(axis)
   if not interp.session.bounds or not varying.is_varying(value):
     return interp.op(node, inputs)
-  if along is None or along.size != 1 or value.shape.rank is None:
+  if along is None or along.size != 1 or value.shape.rank is None or id(value) in interp.unsized:
     raise varying.refusal(node.op)
   place = int(along.ravel()[0]) % value.shape.rank
   size = tf.shape(value)[place]
@@ -99,6 +100,8 @@ def _inverse_permutation(interp: _Interpreter, node: Any, inputs: list[Any]) -> 
   """The places of 0, 1, ... in a permutation."""
   if not interp.session.bounds or not varying.is_varying(inputs[0]):
     return interp.op(node, inputs)
+  if id(inputs[0]) in interp.unsized:
+    raise varying.refusal(node.op)
   return [tf.cast(tf.argsort(inputs[0], stable=True), inputs[0].dtype)]
 
 

@@ -276,7 +276,8 @@ def _dense_bincount(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   if not interp.session.bounds or not varying.is_varying(values):
     return interp.op(node, inputs)
   known = _at_any_rate(limit)
-  if known is None or values.shape.rank not in (1, 2) or weights.shape.rank is None:
+  is_sized = id(values) not in interp.unsized
+  if known is None or not is_sized or values.shape.rank not in (1, 2) or weights.shape.rank is None:
     raise varying.refusal(node.op)
   is_weighted = weights.shape.num_elements() != 0 and not node.attr['binary_output'].b
   found = tf.one_hot(values, int(known), dtype=weights.dtype)
