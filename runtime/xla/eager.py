@@ -146,14 +146,14 @@ class EagerProgram:
     env = _without_lists(_those(server, node.inputs))
     flat = [tf.nest.flatten(value) for value in contributions]
     forms = {tuple((leaf.dtype, *leaf.shape) for leaf in leaves) for leaves in flat}
-    if len(forms) != 1 or not flat[0]:  # They cannot be stacked.
+    type_ = node.argument(4).type_signature.parameter  # Its shapes may vary, zero's not.
+    if len(forms) != 1 or not flat[0] or program.has_sequence(type_):  # They cannot be stacked.
       step = self._function(
         ('fold', node.name), lambda e, total, value: aggregation.fold(node, total, value, e)
       )
       for value in contributions:
         total = step(env, total, value)
       return total
-    type_ = node.argument(4).type_signature.parameter  # Its shapes may vary, zero's not.
     shapes = [trees.static_shape(leaf) for leaf in trees.leaf_types(type_)]
 
     def all_steps(env, total, stacked):

@@ -153,3 +153,22 @@ def test_clients_share_a_shuffle(monkeypatch):
   monkeypatch.setattr(eager, '_in_threads', lambda *_: pytest.fail('in threads'))
   with runtime.XlaContext():
     counted([shuffled.take(5).batch(2), shuffled.skip(45).batch(2)])
+
+
+def test_an_aggregate_of_data_sets_is_a_data_set():
+  sequence = tff.SequenceType(np.int64)
+
+  @tff.tensorflow.computation
+  def zero():
+    return tf.data.Dataset.range(1)
+
+  joined = tff.tensorflow.computation(lambda a, b: a.concatenate(b), sequence, sequence)
+  as_it_is = tff.tensorflow.computation(lambda a: a, sequence)
+
+  @tff.federated_computation(tff.FederatedType(sequence, tff.CLIENTS))
+  def all_in_one(data):
+    return tff.federated_aggregate(data, zero(), joined, joined, as_it_is)
+
+  with runtime.XlaContext():
+    found = all_in_one([tf.data.Dataset.range(2), tf.data.Dataset.range(3)])
+  assert [int(k) for k in found] == [0, 0, 1, 0, 1, 2]
