@@ -29,8 +29,8 @@ def bound_of_averaged_iterates(
 ) -> list[Pair | Aside]:
   """Theorem 4.5 for runs of algorithm 1 with the theorem's step.
 
-  With up to 1,000 rounds the bounds lie above the risk at the start or near it, so that only what
-  diverges breaks them; with 10,000 they are an eighth to a third of it.
+  Where a bound lies above the risk at the start, only what diverges breaks it; how many lie below
+  is said beside the comparisons.
 
   Args:
     load: the data.

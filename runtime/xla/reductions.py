@@ -26,13 +26,16 @@ def as_loop(node: Any, step: Any, loop_name: Callable[[Any], str]) -> bool:
     loop_name: takes the loop's ConcreteFunction, and gives the name by which it is called.
 
   Returns:
-    Whether it did: not of elements that are data sets themselves.
+    Whether it did: not of elements that are data sets themselves, nor where a step draws from a
+    seed of its own, which TensorFlow's op begins anew at each reading.
   """
   number = len(node.attr['Tstate'].list.type)
   others = len(node.attr['Targuments'].list.type)
   inputs = step.graph.inputs
   elements = inputs[number : len(inputs) - others]
   if any(value.dtype in _HELD for value in (*inputs[:number], *elements)):
+    return False
+  if _draws_from_a_seed(step.graph.as_graph_def()):
     return False
   shapes = [tf.TensorShape(shape) for shape in node.attr['output_shapes'].list.shape]
   states = [tf.TensorSpec(s, v.dtype) for s, v in zip(shapes, inputs[:number], strict=True)]
@@ -70,3 +73,8 @@ def as_loop(node: Any, step: Any, loop_name: Callable[[Any], str]) -> bool:
   node.attr['Tin'].list.type.extend(t.as_datatype_enum for t in types)
   node.attr['Tout'].list.type.extend(spec.dtype.as_datatype_enum for spec in states)
   return True
+
+
+def _draws_from_a_seed(graph_def: Any) -> bool:
+  nodes = [*graph_def.node, *(n for f in graph_def.library.function for n in f.node_def)]
+  return any(n.attr[s].i for n in nodes for s in ('seed', 'seed2') if s in n.attr)

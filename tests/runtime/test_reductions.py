@@ -89,3 +89,16 @@ def test_steps_that_are_optimised_have_other_last_bits(native, monkeypatch):
   totals = [np.array([of_client[0] for of_client in results]) for results in (expected, found)]
   np.testing.assert_allclose(*totals, rtol=1e-5)
   assert np.any(totals[0] != totals[1])
+
+
+def test_what_draws_from_a_seed_begins_anew_for_each_client(native):
+  def drawn(rows):
+    def step(total, batch):
+      words = tf.cast(tf.strings.length(batch['word'][0]), tf.float32)
+      return total * 2.0 + words * tf.random.uniform([], seed=7)
+
+    return rows.reduce(np.float32(0), step)
+
+  _, found, explanation = learning.both(native, drawn, _TYPE, [_data(4)] * 3)
+  assert not explanation.is_compiled
+  assert len({float(number) for number in found}) == 1
