@@ -54,6 +54,17 @@ def test_a_quotient_that_is_folded_is_exact(native):
   assert list(found) == list(expected) == [2.0, 3.0]
 
 
+def test_what_tensorflow_refuses_is_left_where_no_turn_comes_to_it(native):
+  def divided(rows):
+    seven, nothing = tf.constant(7), tf.constant(0)
+    return rows.reduce(
+      0, lambda n, row: tf.cond(row[0] > 9, lambda: seven // nothing, lambda: n + 1)
+    )
+
+  expected, found, _ = learning.both(native, divided, _TYPE, _ROWS)
+  assert list(found) == list(expected) == [2, 3]
+
+
 @pytest.mark.slow
 def test_a_hadamard_rotation_is_compiled(native):
   value_type = tff.to_type([(np.float32, [3, 4]), (np.float32, [2])])

@@ -39,7 +39,10 @@ OPS = frozenset(
 
 
 def folded(node: Any, inputs: list[Any]) -> list[tf.Tensor] | None:
-  """The results of one of `OPS` as constants; None unless its inputs are known numbers."""
+  """The results of one of `OPS` as constants; None unless its inputs are known numbers.
+
+  None, too, where TensorFlow refuses them, as an integer over 0: no round may come to that op.
+  """
   if not all(tf.is_tensor(i) and i.shape.rank == 0 for i in inputs):
     return None
   known = [_known(i) for i in inputs]
@@ -49,8 +52,11 @@ def folded(node: Any, inputs: list[Any]) -> list[tf.Tensor] | None:
   values = dict(zip(names, known, strict=True))
   if node.op == 'Cast':
     values['DstT'] = tf.as_dtype(node.attr['DstT'].type)
-  with tf.init_scope(), tf.device('CPU:0'):
-    result = getattr(tf.raw_ops, node.op)(**values).numpy()
+  try:
+    with tf.init_scope(), tf.device('CPU:0'):
+      result = getattr(tf.raw_ops, node.op)(**values).numpy()
+  except tf.errors.InvalidArgumentError:
+    return None
   return [tf.constant(result)]
 
 
