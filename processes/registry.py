@@ -4,6 +4,7 @@ A new method is a package with its declaration `METHOD` (`processes.declaration`
 (`process.py`), and its name here. One from a user's own file is added by `register`.
 """
 
+import functools
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -81,7 +82,12 @@ def settings() -> dict[str, Setting]:
 
 def owners(name: str) -> tuple[str, ...]:
   """The methods that have the setting `name`."""
-  return tuple(method.name for method in METHODS.values() if method.setting(name) is not None)
+  return _owners(name, tuple(METHODS))
+
+
+@functools.cache
+def _owners(name: str, methods: tuple[str, ...]) -> tuple[str, ...]:
+  return tuple(method for method in methods if METHODS[method].setting(name) is not None)
 
 
 for _name in _NAMES:

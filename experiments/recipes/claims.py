@@ -46,6 +46,7 @@ from experiments.recipes import (
   verdicts,
 )
 from experiments.recipes import page as recipe_page
+from experiments.recipes.impossible import Impossible
 from experiments.recipes.rules import Finding
 from experiments.recipes.verdicts import Claim, Judge, Verdict
 from experiments.running import interruption, printing, startup
@@ -165,25 +166,42 @@ def _by_part(recipe: recipes.Recipe, tables: Mapping[str, pd.DataFrame]) -> dict
   return found
 
 
-def judge_runs(
-  claim: Claim, judge: Judge, tables: Mapping[str, Mapping[str, pd.DataFrame]]
-) -> Finding:
-  """Applies a claim's measure to the tables of its recipes, by recipe and part."""
-  family = verdicts.read_families()[judge.family]
-  recipe = recipes.read(judge.recipe)
-  merged = _by_part(recipe, tables[judge.recipe])
-  impossible = list(recipe.impossible)
-  for prefix, name in judge.with_.items():
-    other = recipes.read(name)
-    of_other = _by_part(other, tables[name])
-    merged.update({f'{prefix}.{part}': table for part, table in of_other.items()})
-    impossible += [dataclasses.replace(i, part=f'{prefix}.{i.part}') for i in other.impossible]
+class RunsOfRecipes:
+  """The runs that claims are judged on, gathered once for all claims on the same recipes."""
+
+  def __init__(self, tables: Mapping[str, Mapping[str, pd.DataFrame]]):
+    """Takes the tables, by recipe and part."""
+    self._tables = tables
+    self._gathered: dict[tuple[tuple[str, str], ...], measures.Runs] = {}
+
+  def of(self, judge: Judge) -> measures.Runs:
+    """The runs of a judge's recipes, with its family's terms and its values."""
+    by_prefix = (('', judge.recipe), *judge.with_.items())
+    if by_prefix not in self._gathered:
+      self._gathered[by_prefix] = self._gather(by_prefix)
+    family = verdicts.read_families()[judge.family]
+    return dataclasses.replace(
+      self._gathered[by_prefix], terms=family['terms'], values=judge.values,
+      tuning_seeds=family['tuning_seeds'], tried={},
+    )  # fmt: skip
+
+  def _gather(self, by_prefix: Iterable[tuple[str, str]]) -> measures.Runs:
+    found: dict[str, pd.DataFrame] = {}
+    impossible: list[Impossible] = []
+    seeds: tuple[int, ...] = ()
+    for prefix, name in by_prefix:
+      recipe, start = recipes.read(name), f'{prefix}.' if prefix else ''
+      of_recipe = _by_part(recipe, self._tables[name])
+      found.update({start + part: table for part, table in of_recipe.items()})
+      impossible += [dataclasses.replace(i, part=start + i.part) for i in recipe.impossible]
+      seeds = seeds if prefix else _seeds_in_steps(recipe)
+    return measures.Runs(tables=found, seeds=seeds, cannot_be_had=tuple(impossible))
+
+
+def judge_runs(claim: Claim, judge: Judge, every: RunsOfRecipes) -> Finding:
+  """Applies a claim's measure to the runs of its recipes, which are among these."""
   assert claim.measure is not None
-  runs = measures.Runs(
-    tables=merged, terms=family['terms'], values=judge.values,
-    tuning_seeds=family['tuning_seeds'], seeds=_seeds_in_steps(recipe),
-    cannot_be_had=tuple(impossible),
-  )  # fmt: skip
+  runs = every.of(judge)
   found = measures.judge(
     claim.measure, runs, relation=claim.relation, margin=claim.margin, cells=claim.tolerance
   )
@@ -310,6 +328,7 @@ def run(
       used=read_of(recipe.name), reads=functools.partial(settings_read, recipe),
     )  # fmt: skip
     tables[recipe.name] = kept.tables
+  runs = RunsOfRecipes(tables)
   for claim, judge in every:
     if judge.theory:
       with Doing(f'Computing {claim.id} on {judge.data}'), startup.quiet():
@@ -317,7 +336,7 @@ def run(
     elif judge.counts:
       finding = judge_counts(claim, judge, data_dir)
     else:
-      finding = judge_runs(claim, judge, tables)
+      finding = judge_runs(claim, judge, runs)
     found.setdefault(claim.id, {})[judge.data] = _verdict(finding, today)
   stored = verdicts.store(found)
   for recipe in to_run if page_dir is not None else ():  # a page shows the verdicts on its runs
@@ -439,6 +458,7 @@ def judge_again(names: Sequence[str] = ()) -> Again:
       kept[name] = evidence.read(recipes.read(name))
     except evidence.Lacking as reason:
       why_not[name] = str(reason)
+  runs = RunsOfRecipes({name: of_recipe.tables for name, of_recipe in kept.items()})
   found: dict[str, dict[str, Verdict]] = {}
   changed: list[str] = []
   lacking: dict[str, list[str]] = collections.defaultdict(list)
@@ -455,7 +475,7 @@ def judge_again(names: Sequence[str] = ()) -> Again:
       continue
     judged += 1
     date = max(kept[name].date for name in judge.recipes)
-    finding = judge_runs(claim, judge, {name: kept[name].tables for name in judge.recipes})
+    finding = judge_runs(claim, judge, runs)
     verdict, before = _verdict(finding, date), stored.get(claim.id, {}).get(judge.data)
     if (
       before is None

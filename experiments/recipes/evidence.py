@@ -228,12 +228,14 @@ def _read(recipe: Recipe, path: pathlib.Path) -> Evidence:
 def _settings(recipe: Recipe, part: str) -> pd.DataFrame:
   """The settings of a part by their names, as the table of its runs shows them."""
   runs = recipe.grid(part).runs()
-  shown = [name for name in sweep_table.columns(list(runs.values())) if name != 'seed']
-  rows = {
-    sweep_table.setting_of(name): {one: sweep_table.cell(getattr(config, one)) for one in shown}
-    for name, config in runs.items()
-  }
-  return pd.DataFrame([{'setting': name, **values} for name, values in rows.items()])
+  configs = {sweep_table.setting_of(name): config for name, config in runs.items()}
+  shown = [name for name in sweep_table.columns(list(configs.values())) if name != 'seed']
+  return pd.DataFrame(
+    [
+      {'setting': name, **{one: sweep_table.cell(getattr(config, one)) for one in shown}}
+      for name, config in configs.items()
+    ]
+  )
 
 
 def _find(name: str) -> pathlib.Path | None:

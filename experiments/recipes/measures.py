@@ -23,6 +23,7 @@ Long because every form of a measure has its function here.
 
 import dataclasses
 import itertools
+import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,9 +75,10 @@ class Runs:
   tried: dict[str, int] = dataclasses.field(default_factory=dict)
   cannot_be_had: tuple[impossible.Impossible, ...] = ()
   seeds: tuple[int, ...] = ()
-  _known: dict[tuple[str, str, str], tuple[pd.DataFrame, pd.DataFrame]] = dataclasses.field(
+  _by_metric: dict[tuple[str, ...], tuple[pd.DataFrame, pd.DataFrame]] = dataclasses.field(
     default_factory=dict
   )
+  _grids: dict[tuple[str, ...], pd.DataFrame] = dataclasses.field(default_factory=dict)
 
   def set(self, values: Mapping[str, Any]) -> 'Runs':
     """The same with more values."""
@@ -205,8 +207,19 @@ class Runs:
   def _grid(self, term: Mapping[str, Any]) -> pd.DataFrame:
     """[settings, seeds] of the settings that match and ran with every seed.
 
-    In two steps: with every tuning seed, and NaN where another is still to be run.
+    In two steps: with every tuning seed, and NaN where another is still to be run. Terms ask for
+    the same ones again and again.
     """
+    part, where = self._place(term)
+    sign = 'raw' if term.get('raw') else 'utility'
+    group, tuning = term.get('group', EVERYONE), str(self.tuning_seeds)
+    key = (type(self).__name__, part, group, self._metric(term), json.dumps(where), sign, tuning)
+    if key not in self._grids:
+      self._grids[key] = self._complete(term)
+    return self._grids[key]
+
+  def _complete(self, term: Mapping[str, Any]) -> pd.DataFrame:
+    """What `_grid` gives."""
     every = self._every(term)
     is_there = np.isfinite(every)
     if self.seeds:
@@ -252,12 +265,9 @@ class Runs:
     return sign * in_points * grid
 
   def _of_metric(self, part: str, group: str, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A part's numbers [settings, seeds], and the values of its settings [settings, names].
-
-    Terms ask for the same ones again and again.
-    """
+    """A part's numbers [settings, seeds], and the values of its settings [settings, names]."""
     key = (part, group, name)
-    if key not in self._known:
+    if key not in self._by_metric:
       frame = self.tables.get(part)
       if frame is None:
         raise Impossible(f'part {part} was not run')
@@ -265,8 +275,8 @@ class Runs:
       grid = frame.pivot_table(index='setting', columns='seed', values='value', sort=False)
       grid = grid.reindex(sorted(grid.columns), axis=1)
       settings = frame.drop_duplicates('setting').set_index('setting').loc[grid.index]
-      self._known[key] = grid, settings
-    return self._known[key]
+      self._by_metric[key] = grid, settings
+    return self._by_metric[key]
 
   def _split(self, grid: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(judging, tuning) seeds."""

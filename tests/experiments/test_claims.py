@@ -166,14 +166,14 @@ def test_measures_find_their_runs_in_the_tables_of_their_recipes(monkeypatch, tm
       part: made_tables.of_part(recipe, part, metrics, rng) for part in recipe.parts
     }
   for claim, judge in judged:
-    found = claims.judge_runs(claim, judge, tables)
+    found = claims.judge_runs(claim, judge, claims.RunsOfRecipes(tables))
     assert found.met is not None or 'the premise does not hold' in found.text, (claim.id, found)
     for recipe in map(recipes.read, {*judge.recipes} - kept.keys()):
       used = claims.read_of(recipe.name)
       kept[recipe.name] = evidence.write(
         recipe, tables[recipe.name], used, date='', commits=()
       ).tables
-    assert claims.judge_runs(claim, judge, kept) == found, claim.id
+    assert claims.judge_runs(claim, judge, claims.RunsOfRecipes(kept)) == found, claim.id
 
 
 def test_the_page_is_what_the_stored_verdicts_say():

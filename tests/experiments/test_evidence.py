@@ -68,8 +68,9 @@ def test_judged_from_evidence_as_from_the_runs():
   judges = [(c, j) for c in CLAIMS.values() for j in c.judges]
   mine = [(c, j) for c, j in judges if j.recipes and {*j.recipes} <= tables.keys()]
   assert len(mine) > 20 and any(len(judge.recipes) == 2 for _, judge in mine)
-  found = [claims.judge_runs(claim, judge, kept) for claim, judge in mine]
-  assert found == [claims.judge_runs(claim, judge, tables) for claim, judge in mine]
+  from_evidence, from_runs = claims.RunsOfRecipes(kept), claims.RunsOfRecipes(tables)
+  found = [claims.judge_runs(claim, judge, from_evidence) for claim, judge in mine]
+  assert found == [claims.judge_runs(claim, judge, from_runs) for claim, judge in mine]
   assert {finding.met for finding in found} == {True, False}
 
 

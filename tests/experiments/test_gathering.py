@@ -75,9 +75,8 @@ class Made:
     )  # fmt: skip
 
   def judged(self, tables):
-    return [
-      claims.judge_runs(claim, judge, {self.recipe.name: tables}) for claim, judge in self.mine
-    ]
+    runs = claims.RunsOfRecipes({self.recipe.name: tables})
+    return [claims.judge_runs(claim, judge, runs) for claim, judge in self.mine]
 
   def judged_whole(self, monkeypatch):
     """As a recipe whose seeds all run the whole grid is judged."""
