@@ -232,18 +232,9 @@ def theorem_8() -> list[Pair]:
 
 def _regression_as_run() -> list[Pair]:
   """Theorem 8 of the process: one step of eta = 1 and of eta_p = 1 / (1 + lambda_j), r = r*."""
-  rng, pairs = generator(), []
-  problem = dataclasses.replace(next(_points(1)), num_clients=12, num_private=8)
-  ratio = problem.optimal_ratio
-  stars = [problem.optimal_lambda(private=private) for private in (True, False)]
-  for dimension in (1, 3, 6):
-    count = dimension + 5
-    rows = regression.like_point_estimation(
-      problem,
-      regression.orthogonal_features(
-        rng, num_clients=12, rows=count, dimension=dimension, scale=float(count)
-      ),
-    )
+  pairs = []
+  for problem, rows in _regressions():
+    dimension, ratio, stars = rows.dimension, problem.optimal_ratio, _optimal_lambdas(problem)
     expected = rows.ratio_weights(ratio)
     weights, own = feo2_process.weights(rows, ratio=ratio, lambdas=stars)
     covariance = np.einsum('nd,nij->dij', weights**2, rows.update_covariances)[0]
@@ -252,8 +243,7 @@ def _regression_as_run() -> list[Pair]:
       'weights': np.abs(weights / expected[:, None] - 1),
       'covariance': np.abs(covariance / variance - np.eye(dimension)),
     }
-    groups = (('private', slice(0, 8)), ('opted out', slice(8, 12)))
-    for (group, clients), star, models in zip(groups, stars, own, strict=True):
+    for (group, clients), star, models in zip(_GROUPS, stars, own, strict=True):
       ditto = (np.eye(12) + star * expected) / (1 + star)
       differences[f'own models, {group}'] = np.abs(models / ditto[:, :, None] - 1)[clients]
     pairs += [
@@ -264,6 +254,79 @@ def _regression_as_run() -> list[Pair]:
       for name, value in differences.items()
     ]  # fmt: skip
   return pairs
+
+
+def theorem_8_simulated() -> list[Pair | Aside]:
+  """Theorem 8 on simulated regression: what the process learns is the Bayes estimate.
+
+  Theta and the own models of runs on drawn responses (equations 10 and 11), beside the posterior
+  means given what the clients have and send, from the joint precision of phi and all phi_j.
+  """
+  pairs, errors = [], []
+  for problem, rows in _regressions():
+    drawn = [rows.draw(np.random.default_rng(seed)) for seed in range(100)]
+    points, responses = (np.stack([one[i] for one in drawn], axis=-1) for i in (0, 1))
+    estimates = np.stack([rows.estimates(x) for x in np.moveaxis(responses, -1, 0)], axis=1)
+    theta, own = feo2_process.run(
+      rows, responses, ratio=problem.optimal_ratio, lambdas=_optimal_lambdas(problem)
+    )
+    found = {'theta': (theta, _posterior_means(rows, estimates)[0])}
+    for (group, clients), models in zip(_GROUPS, own, strict=True):
+      bayes = [_posterior_means(rows, estimates, j)[1 + j] for j in range(*clients.indices(12))]
+      found[f'own models, {group}'] = (models[clients], np.stack(bayes))
+      errors.append(np.mean((models[clients] - np.moveaxis(points[clients], -1, 1)) ** 2))
+    pairs += [
+      Pair(
+        what=f'{name} of the process, d {rows.dimension}', right=0.0, relation='about', margin=1e-6,
+        left=float(np.linalg.norm(ours - bayes) / np.linalg.norm(bayes)),
+      )
+      for name, (ours, bayes) in found.items()
+    ]  # fmt: skip
+  said = f'{max(pair.left for pair in pairs):.1g} of the estimates'
+  said += f'; their squared errors are {min(errors):.2g} to {max(errors):.2g} a coordinate'
+  return [*pairs, Aside(text=f'Largest difference {said}')]
+
+
+_GROUPS = (('private', slice(0, 8)), ('opted out', slice(8, 12)))
+
+
+def _regressions() -> Iterator[tuple[PointEstimation, regression.LinearRegression]]:
+  """Theorem 8's case in several dimensions, with as many rows as a step of 1 asks for."""
+  rng = generator()
+  problem = dataclasses.replace(next(_points(1)), num_clients=12, num_private=8)
+  for dimension in (1, 3, 6):
+    features = regression.orthogonal_features(
+      rng, num_clients=12, rows=dimension + 5, dimension=dimension, scale=dimension + 5.0
+    )
+    yield problem, regression.like_point_estimation(problem, features)
+
+
+def _optimal_lambdas(problem: PointEstimation) -> list[float]:
+  """Of private clients, and of those who opted out."""
+  return [problem.optimal_lambda(private=private) for private in (True, False)]
+
+
+def _posterior_means(
+  rows: regression.LinearRegression, estimates: np.ndarray, client: int | None = None
+) -> np.ndarray:
+  """E of phi and of every phi_j [1 + N, experiments, d], given the clients' messages.
+
+  Args:
+    rows: the problem; phi has no prior, phi_j ~ N(phi, tau^2 I).
+    estimates: phi_hat_j [N, experiments, d], those of private clients with noise N_p gamma^2.
+    client: which knows its own estimate without noise.
+  """
+  count, dimension = rows.num_clients, rows.dimension
+  noise = np.where(np.arange(count) == client, 0.0, rows.private_noise)
+  seen = np.linalg.inv(rows.estimate_covariances + noise[:, None, None] * np.eye(dimension))
+  tie = np.eye(dimension) / rows.client_variance
+  precision = np.zeros((1 + count, dimension, 1 + count, dimension))
+  for j in range(count):
+    precision[0, :, 0] += tie
+    precision[1 + j, :, 1 + j] = tie + seen[j]
+    precision[0, :, 1 + j] = precision[1 + j, :, 0] = -tie
+  pull = np.einsum('nij,nej->nie', seen, estimates)
+  return np.einsum('aibj,bje->aei', np.linalg.tensorinv(precision)[:, :, 1:], pull)
 
 
 def opting_out_order() -> list[Pair]:

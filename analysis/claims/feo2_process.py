@@ -1,4 +1,4 @@
-"""FeO2's algorithm on linear regression as the library runs it: whose estimate counts how much.
+"""FeO2's algorithm on linear regression as the library runs it.
 
 Importing this module does not import TensorFlow.
 """
@@ -18,23 +18,43 @@ if TYPE_CHECKING:
 
 
 def weights(
-  rows: LinearRegression, *, ratio: float, lambdas: Sequence[float], step: float = 1.0
+  rows: LinearRegression, *, ratio: float, lambdas: Sequence[float]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
   """The weights of the clients' estimates in theta and in the own models.
 
-  Every output of the model is an experiment of its own: in the k-th one client k estimates ones
-  and all others estimate zeros. There is neither noise nor a clip, and a client takes one step a
-  round.
+  In the k-th of N experiments client k estimates ones and all others estimate zeros.
 
   Args:
     rows: whose F_j^T F_j is the number of rows times I, so that a step of 1 is a client's estimate.
+    ratio: r at the server.
+    lambdas: a run of all clients with each.
+
+  Returns:
+    (of theta [N, d], of the own models [N clients, N, d] for each lambda), with the client whose
+    estimate it is before the coordinate.
+  """
+  ones = rows.features.sum(axis=-1)  # F_j 1, the responses of a client that estimates ones
+  responses = np.eye(rows.num_clients)[:, None, :] * ones[:, :, None]
+  return run(rows, responses, ratio=ratio, lambdas=lambdas)
+
+
+def run(
+  rows: LinearRegression, responses: np.ndarray, *, ratio: float, lambdas: Sequence[float],
+  step: float = 1.0,
+) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
+  """Theta and the own models of many experiments, each an output of the model.
+
+  There is neither noise nor a clip, and a client takes one step a round.
+
+  Args:
+    rows: the clients' features, whose F_j^T F_j is the number of rows times I.
+    responses: x_j [N, rows, experiments].
     ratio: r at the server.
     lambdas: a run of all clients with each; their own models' step is `step` / (1 + lambda).
     step: eta of algorithm 1.
 
   Returns:
-    (of theta [N, d], of the own models [N clients, N, d] for each lambda), with the client whose
-    estimate it is before the coordinate.
+    (theta [experiments, d], the own models [N, experiments, d] for each lambda).
   """
   import tff_models
   from privacy.plan import ClientLevelPrivacy, FixedClipping
@@ -42,11 +62,10 @@ def weights(
   from processes.method import BuildSpec, ExamplesSpec
 
   clients, count, dimension = rows.features.shape
-  ones = rows.features.sum(axis=-1)  # F_j 1, the responses of a client that estimates ones
   shift = 0.1  # the model takes it from its labels
   data = dict(
     x=rows.features.astype(np.float32),
-    y=(np.eye(clients)[:, None, :] * ones[:, :, None] + shift).astype(np.float32),
+    y=(responses + shift).astype(np.float32),
     num_examples=np.full(clients, count, np.int32),
     client_id=np.arange(clients, dtype=np.int32),
   )
@@ -54,7 +73,8 @@ def weights(
     'feo2',
     BuildSpec(
       model=tff_models.build_model(
-        'one_versus_all', example_shape=(dimension,), num_outputs=clients, task_kind='multilabel'
+        'one_versus_all', example_shape=(dimension,), num_outputs=responses.shape[-1],
+        task_kind='multilabel',
       ),
       examples=ExamplesSpec(
         x_shape=data['x'].shape[1:], x_dtype=np.float32, y_shape=data['y'].shape[1:],
@@ -98,11 +118,11 @@ def _two_rounds(
   everyone, thetas = np.arange(len(is_private), dtype=np.int32), []
   for _ in range(2):
     server, _ = machine.round(method.process.next, server, states, placed, everyone)
-    thetas.append(_by_estimate(machine.to_numpy(server)['model']))
-  return thetas[0], _by_estimate(states.to_numpy()['model'])
+    thetas.append(_by_experiment(machine.to_numpy(server)['model']))
+  return thetas[0], _by_experiment(states.to_numpy()['model'])
 
 
-def _by_estimate(model: Mapping[str, np.ndarray]) -> np.ndarray:
-  """A model's one matrix [..., d, N] as [..., N, d]."""
+def _by_experiment(model: Mapping[str, np.ndarray]) -> np.ndarray:
+  """A model's one matrix [..., d, experiments] as [..., experiments, d]."""
   (matrix,) = (np.asarray(part, np.float64) for part in model.values())
   return np.swapaxes(matrix, -1, -2)

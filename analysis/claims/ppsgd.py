@@ -14,7 +14,9 @@ from privacy import calibration, sampling
 from privacy.client_level import FixedClipping
 
 
-def _noise(users: int, rate: float, rounds: int, epsilon: float, delta: float = 1e-4) -> float:
+def noise_multiplier(
+  users: int, rate: float, rounds: int, epsilon: float, delta: float = 1e-4
+) -> float:
   """The least noise multiplier for a budget."""
   cohorts = sampling.EveryClient(users) if rate == 1 else sampling.PoissonCohorts(users, rate)
   return calibration.calibrate_client_level(
@@ -23,32 +25,33 @@ def _noise(users: int, rate: float, rounds: int, epsilon: float, delta: float = 
   ).noise_multiplier  # fmt: skip
 
 
-def _slope(x, y) -> float:
+def slope(x, y) -> float:
+  """Of a line through the logarithms."""
   return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def noise_scale() -> list[Pair]:
   """Theorem 4.1: slopes of the noise on the mean, z C / N, in n, N and epsilon."""
   rounds, users, epsilons = (100, 1000, 10_000), (100, 1000, 10_000), (0.1, 0.3, 1.0)
-  in_n = [_noise(1000, 1.0, n, 0.5) / 1000 for n in rounds]
-  in_users = [_noise(n, 1.0, 1000, 0.5) / n for n in users]
-  in_epsilon = [_noise(1000, 1.0, 1000, e) / 1000 for e in epsilons]
+  in_n = [noise_multiplier(1000, 1.0, n, 0.5) / 1000 for n in rounds]
+  in_users = [noise_multiplier(n, 1.0, 1000, 0.5) / n for n in users]
+  in_epsilon = [noise_multiplier(1000, 1.0, 1000, e) / 1000 for e in epsilons]
   return [
-    Pair(what='slope in n', left=_slope(rounds, in_n), right=0.5),
-    Pair(what='slope in N', left=_slope(users, in_users), right=-1.0),
-    Pair(what='slope in epsilon', left=_slope(epsilons, in_epsilon), right=-1.0),
+    Pair(what='slope in n', left=slope(rounds, in_n), right=0.5),
+    Pair(what='slope in N', left=slope(users, in_users), right=-1.0),
+    Pair(what='slope in epsilon', left=slope(epsilons, in_epsilon), right=-1.0),
   ]
 
 
 def sampling_amplification() -> list[Pair]:
   """Theorem 5.1: slopes of the noise multiplier in q and T where it is 2 or more."""
   rates, rounds = (0.02, 0.05, 0.1, 0.2), (1000, 3000, 10_000)
-  in_rate = [_noise(1000, q, 10_000, 1.0) for q in rates]
-  in_rounds = [_noise(1000, 0.05, t, 0.5) for t in rounds]
+  in_rate = [noise_multiplier(1000, q, 10_000, 1.0) for q in rates]
+  in_rounds = [noise_multiplier(1000, 0.05, t, 0.5) for t in rounds]
   least = min(in_rate + in_rounds)
   return [
-    Pair(what='slope in q', left=_slope(rates, in_rate), right=1.0),
-    Pair(what='slope in T', left=_slope(rounds, in_rounds), right=0.5),
+    Pair(what='slope in q', left=slope(rates, in_rate), right=1.0),
+    Pair(what='slope in T', left=slope(rounds, in_rounds), right=0.5),
     Pair(what='least z', left=least, right=2.0, relation='>=', margin=0.0),
   ]
 
@@ -167,7 +170,7 @@ def privacy_cost_free_of_n() -> list[Pair | Aside]:
   """
   case, rounds = _Additive(users=20), (300, 1000, 3000, 10_000)
   costs = [_cost_of_noise(case, n, epsilon=3.0) for n in rounds]
-  measured, bound = _slope(rounds, costs), _slope_of_noise_term()
+  measured, bound = slope(rounds, costs), _slope_of_noise_term()
   return [
     Pair(what='slope of the measured cost', left=measured, right=0.0),
     Pair(what='slope of the bound', left=bound, right=0.0),
@@ -184,7 +187,10 @@ def _cost_of_noise(case: _Additive, n: int, *, epsilon: float) -> float:
   Both with the theorem's step for what is shared alone: its own smoothness, variance and norm.
   """
   norm, risks = float(np.linalg.norm(case.optima.mean(axis=0))), []
-  for noise, repetitions in ((_noise(case.users, 1.0, n, epsilon) / case.users, 100), (0.0, 20)):
+  for noise, repetitions in (
+    (noise_multiplier(case.users, 1.0, n, epsilon) / case.users, 100),
+    (0.0, 20),
+  ):
     variance = (case.label_noise * case.radius) ** 2 / case.users + case.dimension * noise**2
     step = min(1 / (4 * case.problem.smoothness), norm / math.sqrt(n * variance))
     values: dict[str, Any] = dict(noise=noise, repetitions=repetitions)
@@ -200,13 +206,13 @@ def _slope_of_noise_term() -> float:
   rounds = (300, 1000, 3000, 10_000, 30_000)
   costs = []
   for n in rounds:
-    noise = _noise(users, 1.0, n, 0.1) / users
+    noise = noise_multiplier(users, 1.0, n, 0.1) / users
     values: dict[str, Any] = dict(alpha=alpha, norm=norm, rounds=n)
     # The privacy part alone: the variance of the samples is taken away under the root.
     with_noise = ppsgd_bounds.theorem_4_5(case.problem, noise=noise, **values).variance
     without = ppsgd_bounds.theorem_4_5(case.problem, **values).variance
     costs.append(math.sqrt(with_noise**2 - without**2))
-  return _slope(rounds, costs)
+  return slope(rounds, costs)
 
 
 def threshold() -> list[Pair | Aside]:
@@ -238,7 +244,7 @@ def threshold() -> list[Pair | Aside]:
     Pair(what='minimal norm', left=numeric, right=printed, relation='equals', margin=1e-8)
   )
   epsilons = (0.5, 1.0, 2.0)
-  power = _slope(epsilons, [_where_variance_turns(epsilon) for epsilon in epsilons])
+  power = slope(epsilons, [_where_variance_turns(epsilon) for epsilon in epsilons])
   return [*pairs, Aside(text=f'Equation 9 has its threshold grow as epsilon^{power:.3f}')]
 
 
@@ -347,9 +353,9 @@ def local_rate_free_of_users() -> list[Pair]:
       run = case.run(alpha=alpha, step=step, rounds=rounds, repetitions=repetitions)
       risks[name].append(run.averaged)
   return [
-    Pair(what='slope of local learning', left=_slope(users, risks['local']), right=0.0),
+    Pair(what='slope of local learning', left=slope(users, risks['local']), right=0.0),
     Pair(
-      what='slope of global learning', left=_slope(users, risks['global']), right=0.0,
+      what='slope of global learning', left=slope(users, risks['global']), right=0.0,
       relation='<',
     ),
   ]  # fmt: skip

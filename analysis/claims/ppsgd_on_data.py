@@ -1,4 +1,4 @@
-"""PPSGD as the library runs it, on the paper's synthetic regression: bounds, and sampling.
+"""PPSGD as the library runs it, on the paper's synthetic regression: bounds, noise, sampling.
 
 A check is given what loads the data: seed and options -> data set, whose features are Gaussian
 with known variances; `ppsgd_bounds.gaussian_regression` says why the theorems hold for them.
@@ -6,6 +6,7 @@ Importing this module does not import TensorFlow.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,9 +15,10 @@ import numpy as np
 import processes
 import runtime
 from analysis import ppsgd_bounds
+from analysis.claims import ppsgd
 from analysis.claims.pairs import Aside, Pair
 
-_CLIP = 1e6  # no gradient is clipped
+_NO_CLIP = 1e6
 _SEEDS = 3
 _LABEL_NOISE = 0.01  # the paper's
 
@@ -64,6 +66,58 @@ def bound_of_averaged_iterates(
     f'{max(lasts):.2g} of its bound at most'
   )
   return [*pairs, Aside(text=said)]
+
+
+def privacy_cost_free_of_n(
+  load: Load,
+  *,
+  rounds: Sequence[int] = (2000, 10_000, 60_000),
+  epsilon: float = 0.1,
+  clip: float = 100.0,
+) -> list[Pair | Aside]:
+  """Equation 9 at fixed epsilon: what noise costs global learning, and in the bound.
+
+  Both with the theorem's step for what is shared alone: its own smoothness, variance and norm.
+  Epsilon is so small that noise decides that step, and n so large that learning without noise
+  leaves an eighth of the risk or less (features of variance 1 / k are learnt slowly): both are
+  seen from the theorem, without a run.
+
+  Args:
+    load: the data.
+    rounds: n, ascending.
+    epsilon: of every n, at delta 1e-4.
+    clip: C, the largest of the paper's.
+  """
+  pairs: list[Pair | Aside] = []
+  slopes, shares = [], []
+  for seed in range(_SEEDS):
+    data = load(seed=seed, examples_per_round=1, label_noise=_LABEL_NOISE)
+    problem, optima, users = _problem(data), data.extras['theta_star'], data.num_clients
+    norm = float(np.linalg.norm(optima.mean(axis=0)))
+
+    def step_of(n: int, noise: float, problem=problem, norm=norm, users=users) -> float:
+      variance = problem.shared_variances[0] / users + problem.dimension * noise**2
+      return min(1 / (4 * problem.smoothness), norm / math.sqrt(n * variance))
+
+    noises = [ppsgd.noise_multiplier(users, 1.0, n, epsilon) * clip / users for n in rounds]
+    values: dict[str, float] = dict(alpha=math.inf, clip=clip)
+    private = [
+      _at_steps([step_of(n, noise)], [n], data, noise=noise, **values)[0].averaged
+      for n, noise in zip(rounds, noises, strict=True)
+    ]
+    open_ = _at_steps([step_of(n, 0.0) for n in rounds], rounds, data, **values)
+    costs = [with_noise - other.averaged for with_noise, other in zip(private, open_, strict=True)]
+    slopes.append(ppsgd.slope(rounds, costs))
+    shares.append(costs[-1] / float(np.mean(optima**2 @ data.extras['feature_variances'])))
+    pairs.append(Pair(what=f'seed {seed}, slope of the cost', left=slopes[-1], right=0.0))
+  # The noise's term is 3 sqrt(d) sigma ||w*|| / sqrt(n).
+  of_bound = ppsgd.slope(rounds, np.array(noises) / np.sqrt(rounds))
+  said = (
+    f'Run through the process. Slopes in n: {", ".join(f"{slope:.3f}" for slope in slopes)} of the '
+    f'measured cost, {of_bound:.3f} of the bound; the cost is {min(shares):.2g} to '
+    f'{max(shares):.2g} of the risk at the start'
+  )
+  return [*pairs, Pair(what='slope of the bound', left=of_bound, right=0.0), Aside(text=said)]
 
 
 def sampling_shrinks_bias(
@@ -129,17 +183,18 @@ class Risks(NamedTuple):
 
 def risks(
   data: Data, *, alpha: float, step: float, rounds: Sequence[int],
-  noise: float = 0.0, rate: float = 1.0,
+  noise: float = 0.0, rate: float = 1.0, clip: float = _NO_CLIP,
 ) -> list[Risks]:  # fmt: skip
   """Algorithm 1 (rate 1), or algorithm 3, with one fresh example a user and round.
 
   Args:
     data: least squares with fresh examples in every round, and points for the excess risk.
-    alpha: the paper's, finite.
-    step: eta.
+    alpha: the paper's; infinity trains what is shared alone.
+    step: eta (with alpha infinite alpha eta).
     rounds: after which the risks are taken, ascending.
     noise: sigma_zeta.
     rate: q.
+    clip: C.
 
   Returns:
     E f(z) - f(z*) for each of the rounds, with f the mean of (x . z - y)^2 / 2.
@@ -167,13 +222,15 @@ def risks(
       ),
       examples=spec_of(first),
       plan=ClientLevelPrivacy(
-        cohorts=cohorts, noise_multiplier=noise * rate * users / _CLIP, delta=1e-4,
-        clipping=FixedClipping(norm=_CLIP),
+        cohorts=cohorts, noise_multiplier=noise * rate * users / clip, delta=1e-4,
+        clipping=FixedClipping(norm=clip),
       ),
       batch_size=1,
       # The library's two numbers for the paper's: see `processes.ppsgd.process`.
       hyperparameters={
-        'client_learning_rate': max(step / (rate * users), alpha * step),
+        'client_learning_rate': (
+          step if math.isinf(alpha) else max(step / (rate * users), alpha * step)
+        ),
         'personalization_alpha': alpha * rate * users,
       },
       options={'iterate': 'average'},

@@ -65,6 +65,24 @@ def test_a_step_that_is_too_small_breaks_the_bound(monkeypatch):
   assert not _holds(_bound(), '<=')
 
 
+_cost = functools.partial(
+  ppsgd_on_data.privacy_cost_free_of_n, _load, rounds=(100, 1600), epsilon=0.5
+)
+
+
+@pytest.mark.slow
+def test_noise_costs_the_same_for_every_n_and_more_where_it_grows_beyond_its_root(monkeypatch):
+  found = _cost()
+  assert _holds(found, 'about', 0.15)
+  assert [pair.what for pair in found[:-1]] == ['seed 0, slope of the cost', 'slope of the bound']
+
+  def grows(data, *, noise=0.0, rounds, **values):
+    return _RISKS(data, noise=noise * (max(rounds) / 100) ** 0.5, rounds=rounds, **values)
+
+  monkeypatch.setattr(ppsgd_on_data, 'risks', grows)
+  assert not _holds(_cost()[:1], 'about', 0.15)
+
+
 @pytest.mark.slow
 def test_sampling_helps_and_rounds_of_everybody_do_not(monkeypatch):
   assert _holds(_sampling(), '<')
