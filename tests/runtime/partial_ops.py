@@ -208,6 +208,37 @@ OPS = dict(
   gatherv2_r=lambda x, y: tf.gather(x, tf.range(tf.shape(x)[0])),
   gather_g=lambda x, y: tf.gradients(tf.reduce_sum(tf.gather(x, y, axis=0) ** 2), x)[0],
   gathernd=lambda x, y: tf.gather_nd(x, tf.stack([tf.range(tf.shape(x)[0]), y % 2], 1)),
+  # What varies is another axis than the one along which there is gathered.
+  gather_before=lambda x, y: [
+    tf.gather(tf.transpose(x), [0, 1, 0, 1, 1]),
+    tf.gather(tf.transpose(x), 1),
+    tf.gather(tf.transpose(x), [[0, 1], [1, 1], [1, 0]]),
+    tf.gather(tf.transpose(x)[:, None], [0, 0, 0, 0, 0], axis=1),
+    tf.gather(x[:, None] * x[:, :1], [1, 0, 1, 1, 0], axis=2),
+    tf.gather(tf.stack([tf.transpose(x)] * 2), [[0, 1, 1, 1], [1, 0, 0, 0]], axis=1, batch_dims=1),
+    tf.gather_nd(tf.transpose(x), [[0], [1], [0], [1], [1]]),
+    tf.gather_nd(tf.stack([tf.transpose(x)] * 2), [[0, 1], [1, 1], [1, 0], [0, 0]]),
+  ],
+  gather_before_g=lambda x, y: tf.gradients(
+    tf.reduce_sum(tf.math.unsorted_segment_sum(tf.transpose(x), [3, 0], 5) ** 2)
+    + tf.reduce_sum(tf.gather(tf.transpose(x), [0, 1, 0, 1, 1]) ** 3),
+    x,
+  )[0],
+  roll_before=lambda x, y: [
+    tf.roll(tf.transpose(x), 1, 0),
+    tf.roll(x[:, None] * x[:, :1], [1], [1]),
+  ],
+  reverse_two=lambda x, y: tf.reverse(x[:, None] * x[None], [0, 1]),
+  select_before=lambda x, y: tf.raw_ops.Select(
+    condition=[True, False], x=tf.transpose(x), y=2 * tf.transpose(x)
+  ),
+  cumsum_two=lambda x, y: [
+    tf.cumsum(x[:, None] * x[None], 0),
+    tf.math.cumprod(x[:, None] * x[None], 1, reverse=True, exclusive=True),
+  ],
+  prod_g=lambda x, y: tf.gradients(
+    tf.reduce_prod(tf.transpose(tf.reshape(tf.tile(x, [1, 3]), [-1, 3, 2]), [1, 2, 0]), 0), x
+  )[0],
   onehot=lambda x, y: [tf.one_hot(y, 3), tf.one_hot(y, 3, axis=0)],
   scatternd=lambda x, y: tf.scatter_nd(y[:, None], x, [3, 2]),
   scatternd_shape=lambda x, y: [
@@ -511,6 +542,10 @@ REFUSED = dict(
   slice_m=lambda x, y: tf.slice(x, [1, 0], [-1, -1]),
   slice_g4=lambda x, y: tf.gradients(tf.reduce_sum(x[-1] ** 2), x)[0],
   mirrorpad0=lambda x, y: tf.pad(x, [[1, 1], [0, 0]], 'REFLECT'),
+  # Of two of these in one program, a gradient among them, XLA ended the process.
+  mirrorpad_before=lambda x, y: tf.gradients(
+    tf.reduce_sum(tf.pad(tf.transpose(x), [[1, 1], [0, 0]], 'REFLECT') ** 2), x
+  )[0],
   diag=lambda x, y: [
     tf.linalg.diag(x[:, 0]),
     tf.linalg.diag_part(tf.matmul(x, x, transpose_b=True)),

@@ -19,7 +19,7 @@ from tensorflow.python.framework import tensor_util
 
 from runtime import random_streams
 from runtime.xla import philox
-from runtime.xla.lowering import datasets, interpreter
+from runtime.xla.lowering import datasets, interpreter, reshapes
 
 _Interpreter = interpreter.Interpreter
 NotLowered = datasets.NotLowered
@@ -163,7 +163,7 @@ def _shuffle(interp, node, inputs):
   size = value.shape[0]
   if size is None:
     raise NotLowered(f'the op {node.op} of an unknown number of rows')
-  return [tf.gather(value, permutation(draw_key(interp, node), size, size))]
+  return [reshapes.gather(value, permutation(draw_key(interp, node), size, size), axis=0)]
 
 
 def _multinomial(interp, node, inputs):

@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -65,6 +65,29 @@ def of_largest_size(value: tf.Tensor, axis: int) -> tf.Tensor:
   fixed = gen_xla_ops.xla_remove_dynamic_dimension_size(value, tf.constant(axis))
   fixed.set_shape(value.shape)
   return fixed
+
+
+def gather(value: tf.Tensor, places: tf.Tensor, *, axis: int) -> tf.Tensor:
+  """`tf.gather`; see `gathered`."""
+  return gathered(value, range(axis, axis + 1), lambda whole: tf.gather(whole, places, axis=axis))
+
+
+def gathered(value: tf.Tensor, along: range, gather: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+  """What is gathered of a value, where XLA takes another axis of it for one that varies.
+
+  Args:
+    value: of known rank, whose sizes may vary.
+    along: the axes that are gathered along.
+    gather: gives the result of the value with all of its room along the others; it has other axes
+      in the place of those in `along`.
+  """
+  others = [a for a, size in enumerate(value.shape) if size is None and a not in along]
+  found = gather(functools.reduce(of_largest_size, others, value))
+  moved = found.shape.rank - value.shape.rank
+  for axis in others:
+    place = axis if axis < along.start else axis + moved
+    found = interpreter.set_dynamic_size(found, place, tf.shape(value)[axis])
+  return found
 
 
 def _moved(numbers: tf.Tensor, sizes: Sequence[Any], others: Sequence[Any]) -> tf.Tensor:

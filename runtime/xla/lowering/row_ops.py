@@ -58,7 +58,11 @@ def _filled(value: tf.Tensor, axis: int, filling: Any) -> tf.Tensor:
   places = tf.range(tf.shape(whole)[axis])
   shape = [1] * value.shape.rank
   shape[axis] = -1
-  return tf.where(tf.reshape(places < tf.shape(value)[axis], shape), whole, filling)
+  found = tf.where(tf.reshape(places < tf.shape(value)[axis], shape), whole, filling)
+  for other in range(value.shape.rank):
+    if other != axis and varying.varies(value, other):
+      found = interpreter.set_dynamic_size(found, other, tf.shape(value)[other])
+  return found
 
 
 _NOTHING = {'Cumsum': 0, 'Cumprod': 1, 'CumulativeLogsumexp': -float('inf')}
@@ -92,7 +96,7 @@ def _roll(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   size = tf.shape(value)[place]
   whole = reshapes.of_largest_size(value, place) if varying.varies(value, place) else value
   places = tf.range(tf.shape(whole)[place]) - tf.cast(tf.reshape(shift, []), tf.int32)
-  result = tf.gather(whole, places % tf.maximum(size, 1), axis=place)
+  result = reshapes.gather(whole, places % tf.maximum(size, 1), axis=place)
   return [interpreter.set_dynamic_size(result, place, size) if whole is not value else result]
 
 

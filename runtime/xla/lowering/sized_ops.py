@@ -31,7 +31,7 @@ def _sized(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     return [result]
   if result.shape.rank is None:
     raise varying.refusal(node.op)
-  sources = inputs[:1] if node.op in _LIKE_THE_FIRST else inputs
+  sources = inputs[_LIKE.get(node.op, slice(None))]
   if node.op != 'OnesLike':  # Its result is a constant to XLA, and has what size its input has.
     sources = [v for v in sources if id(v) not in interp.unsized]
   for axis in range(-result.shape.rank, 0):
@@ -62,7 +62,8 @@ def _every(value: tf.Tensor, axis: int, start: Any, step: int, count: tf.Tensor)
   size = tf.shape(value)[axis]
   # XLA knows the most that a range of a size has, not of what is computed from a size.
   positions = tf.clip_by_value(start + step * tf.range(size), 0, tf.maximum(size - 1, 0))
-  return interpreter.set_dynamic_size(tf.gather(value, positions, axis=axis), axis, count)
+  found = reshapes.gather(value, positions, axis=axis)
+  return interpreter.set_dynamic_size(found, axis, count)
 
 
 def _reverse(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -80,6 +81,21 @@ def _reverse(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     else:
       fixed.append(axis)
   return interp.op(node, [value, tf.constant(fixed, axes.dtype)]) if fixed else [value]
+
+
+def _gather(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  value, places, *rest = inputs
+  if not interp.session.bounds or not varying.is_varying(value):
+    return interp.op(node, inputs)
+  if id(value) in interp.unsized and not varying.is_varying(places):
+    return interp.op(node, inputs)
+  axis = 0 if node.op == 'GatherNd' else tf.get_static_value(rest[0])
+  depth = places.shape[-1] if node.op == 'GatherNd' else 1
+  if None in (axis, depth, value.shape.rank) or id(value) in interp.unsized:
+    raise varying.refusal(node.op)
+  start = int(axis) % value.shape.rank
+  along = range(start, start + depth)
+  return [reshapes.gathered(value, along, lambda v: interp.op(node, [v, places, *rest])[0])]
 
 
 def _places(node: Any, rank: int, count: int) -> Iterator[tuple[int, int]]:
@@ -125,7 +141,8 @@ def slice_from_the_end(
     if is_one:
       if first >= 0:
         continue
-      value = tf.gather(value, tf.reshape(tf.maximum(size + int(first), 0), [1]), axis=axis)
+      place = tf.reshape(tf.maximum(size + int(first), 0), [1])
+      value = reshapes.gather(value, place, axis=axis)
       rest[0][place], rest[1][place] = (tf.constant(p, inputs[1].dtype) for p in (0, 1))
       continue
     if step == 1 and (is_first or first >= 0):
@@ -331,14 +348,15 @@ def _tile(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     if varying.varies(value, axis) and times[axis] != 1:
       size, room = tf.shape(value)[axis], reshapes.of_largest_size(value, axis)
       places = tf.range(times[axis] * tf.shape(room)[axis]) % tf.maximum(size, 1)
-      repeated = tf.gather(room, places, axis=axis)
+      repeated = reshapes.gather(room, places, axis=axis)
       value = interpreter.set_dynamic_size(repeated, axis, times[axis] * size)
       times[axis] = 1
   return interp.op(node, [value, tf.constant(times, multiples.dtype)])
 
 
-_LIKE_THE_FIRST = ('MatrixBandPart', 'OnesLike')
-SIZED = (*_LIKE_THE_FIRST, 'DivNoNan', 'MulNoNan', 'SelectV2', 'Xdivy', 'Xlog1py', 'Xlogy')
+# Ops whose result has the sizes of some of their inputs, and is not broadcast.
+_LIKE = {'MatrixBandPart': slice(1), 'OnesLike': slice(1), 'Select': slice(1, None)}
+SIZED = (*_LIKE, 'DivNoNan', 'MulNoNan', 'SelectV2', 'Xdivy', 'Xlog1py', 'Xlogy')
 HANDLERS: dict[str, interpreter.Handler] = {
   **dict.fromkeys(exact_division.OPS, _quotient),
   **dict.fromkeys(SIZED, _sized),
@@ -349,6 +367,8 @@ HANDLERS: dict[str, interpreter.Handler] = {
   'FusedBatchNorm': _batch_norm,
   'FusedBatchNormV2': _batch_norm,
   'FusedBatchNormV3': _batch_norm,
+  'GatherNd': _gather,
+  'GatherV2': _gather,
   'ReverseV2': _reverse,
   'ScatterNd': _scatter_nd,
   'Slice': _slice,

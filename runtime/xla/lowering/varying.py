@@ -9,7 +9,6 @@ program that has them is interpreted.
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from runtime.xla.lowering import datasets
@@ -284,7 +283,7 @@ ROW_AXES: Mapping[str, int] = dict(
   LRN=3,
   LRNGrad=3,
 )
-# Right where the axes at which they pad do not vary.
+# Right where only axes before those at which they pad vary. Of others XLA may end the process.
 _PADDING = ('MirrorPad', 'MirrorPadGrad')
 
 
@@ -330,12 +329,8 @@ def check(node: Any, inputs: list[Any]) -> None:
     return
   if node.op in _PADDING:
     paddings = tf.get_static_value(inputs[1])
-    axes = None if paddings is None else [a for a, p in enumerate(paddings) if any(p)]
-    _check_axes(node.op, inputs[0], axes)
+    padded = None if paddings is None else [axis for axis, pair in enumerate(paddings) if any(pair)]
+    if padded is None or (padded and None in inputs[0].shape[min(padded) :]):
+      raise refusal(node.op)
   elif not any(node.op in known for known in (KNOWN, CARRIED, ROW_AXES)):
     raise refusal(node.op)
-
-
-def _check_axes(op: str, value: tf.Tensor, axes: Any) -> None:
-  if axes is None or any(varies(value, int(axis)) for axis in np.ravel(axes)):
-    raise refusal(op)
