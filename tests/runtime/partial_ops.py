@@ -546,6 +546,14 @@ REFUSED = dict(
   mirrorpad_before=lambda x, y: tf.gradients(
     tf.reduce_sum(tf.pad(tf.transpose(x), [[1, 1], [0, 0]], 'REFLECT') ** 2), x
   )[0],
+  # In another order, of another size, or with another count at the end: what varies is not the
+  # first axis.
+  where_before=lambda x, y: tf.where(tf.transpose(x) > 0.5),
+  reversesequence_before=lambda x, y: tf.reverse_sequence(
+    tf.transpose(x)[..., None], [1, 2], seq_axis=1, batch_axis=0
+  ),
+  avgpool_before=lambda x, y: tf.nn.avg_pool1d(tf.transpose(x)[..., None], 2, 1, 'SAME'),
+  resize_before=lambda x, y: tf.image.resize(tf.transpose(x)[:, :, None, None], [4, 2], 'nearest'),
   diag=lambda x, y: [
     tf.linalg.diag(x[:, 0]),
     tf.linalg.diag_part(tf.matmul(x, x, transpose_b=True)),

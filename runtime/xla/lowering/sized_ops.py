@@ -87,14 +87,17 @@ def _gather(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   value, places, *rest = inputs
   if not interp.session.bounds or not varying.is_varying(value):
     return interp.op(node, inputs)
-  if id(value) in interp.unsized and not varying.is_varying(places):
-    return interp.op(node, inputs)
   axis = 0 if node.op == 'GatherNd' else tf.get_static_value(rest[0])
   depth = places.shape[-1] if node.op == 'GatherNd' else 1
-  if None in (axis, depth, value.shape.rank) or id(value) in interp.unsized:
+  if None in (axis, depth, value.shape.rank):
     raise varying.refusal(node.op)
   start = int(axis) % value.shape.rank
   along = range(start, start + depth)
+  if id(value) in interp.unsized:
+    others = [axis for axis in range(value.shape.rank) if axis not in along]
+    if varying.is_varying(places) and any(varying.varies(value, axis) for axis in others):
+      raise varying.refusal(node.op)  # The sizes of some axes of the result are known, not of all.
+    return interp.op(node, inputs)
   return [reshapes.gathered(value, along, lambda v: interp.op(node, [v, places, *rest])[0])]
 
 
@@ -141,8 +144,8 @@ def slice_from_the_end(
     if is_one:
       if first >= 0:
         continue
-      place = tf.reshape(tf.maximum(size + int(first), 0), [1])
-      value = reshapes.gather(value, place, axis=axis)
+      taken = tf.reshape(tf.maximum(size + int(first), 0), [1])
+      value = reshapes.gather(value, taken, axis=axis)
       rest[0][place], rest[1][place] = (tf.constant(p, inputs[1].dtype) for p in (0, 1))
       continue
     if step == 1 and (is_first or first >= 0):

@@ -285,6 +285,19 @@ ROW_AXES: Mapping[str, int] = dict(
 )
 # Right where only axes before those at which they pad vary. Of others XLA may end the process.
 _PADDING = ('MirrorPad', 'MirrorPadGrad')
+# Right where no axis but the first varies: of others they count at wrong ends, or lose the size.
+_ROWS = (
+  'AvgPool',
+  'AvgPool3D',
+  'AvgPool3DGrad',
+  'AvgPoolGrad',
+  'ResizeBilinear',
+  'ResizeBilinearGrad',
+  'ResizeNearestNeighbor',
+  'ResizeNearestNeighborGrad',
+  'ReverseSequence',
+  'Where',
+)
 
 
 def is_varying(value: Any) -> bool:
@@ -331,6 +344,9 @@ def check(node: Any, inputs: list[Any]) -> None:
     paddings = tf.get_static_value(inputs[1])
     padded = None if paddings is None else [axis for axis, pair in enumerate(paddings) if any(pair)]
     if padded is None or (padded and None in inputs[0].shape[min(padded) :]):
+      raise refusal(node.op)
+  elif node.op in _ROWS:
+    if any(None in value.shape[1:] for value in inputs if is_varying(value)):
       raise refusal(node.op)
   elif not any(node.op in known for known in (KNOWN, CARRIED, ROW_AXES)):
     raise refusal(node.op)
