@@ -70,6 +70,7 @@ _cost = functools.partial(
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_noise_costs_the_same_for_every_n_and_more_where_it_grows_beyond_its_root(monkeypatch):
   found = _cost()

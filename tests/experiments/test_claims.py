@@ -308,10 +308,14 @@ def test_an_aside_is_said_and_judges_nothing():
 
 
 CHECKS = sorted({j.theory for c in CLAIMS for j in c.judges if j.theory and not j.dataset})
+_LARGE = ('theorem_8_simulated',)  # programs that stay in memory
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', CHECKS)
+@pytest.mark.parametrize(
+  'name',
+  [pytest.param(c, marks=pytest.mark.exhaustive if c in _LARGE else ()) for c in CHECKS],
+)
 def test_stored_verdicts_of_theory_are_what_the_checks_say(name):
   claim, judge = _theory(name)
   stored = verdicts.read_verdicts()[claim.id][judge.data]
@@ -338,9 +342,15 @@ _SILOS = 'mean_estimation.HeterogeneousMeanEstimation'
     ('lemma_10', 'point_estimation.PointEstimation', 'optimal_lambda', 1.001),
     ('theorem_8', 'regression.LinearRegression', 'ratio_weights', 1.001),
     ('theorem_8', 'feo2_process', 'broken process', 0.999),
-    ('theorem_8_simulated', 'point_estimation.PointEstimation', 'optimal_ratio', 1.001),
-    ('theorem_8_simulated', 'point_estimation.PointEstimation', 'optimal_lambda', 1.001),
-    ('theorem_8_simulated', 'feo2_process', 'broken process', 0.999),
+    pytest.param(
+      'theorem_8_simulated', 'point_estimation.PointEstimation', 'optimal_ratio', 1.001, marks=pytest.mark.exhaustive
+    ),
+    pytest.param(
+      'theorem_8_simulated', 'point_estimation.PointEstimation', 'optimal_lambda', 1.001, marks=pytest.mark.exhaustive
+    ),
+    pytest.param(
+      'theorem_8_simulated', 'feo2_process', 'broken process', 0.999, marks=pytest.mark.exhaustive
+    ),
     ('budgets', None, '_poisson_epsilon', 1.2),
     ('sampling_amplification', None, 'slope', 1.3),
     ('threshold', 'ppsgd_bounds', 'threshold_on_samples', 1.3),
