@@ -343,13 +343,16 @@ _SILOS = 'mean_estimation.HeterogeneousMeanEstimation'
     ('theorem_8', 'regression.LinearRegression', 'ratio_weights', 1.001),
     ('theorem_8', 'feo2_process', 'broken process', 0.999),
     pytest.param(
-      'theorem_8_simulated', 'point_estimation.PointEstimation', 'optimal_ratio', 1.001, marks=pytest.mark.exhaustive
+      'theorem_8_simulated', 'point_estimation.PointEstimation', 'optimal_ratio', 1.001,
+      marks=pytest.mark.exhaustive,
     ),
     pytest.param(
-      'theorem_8_simulated', 'point_estimation.PointEstimation', 'optimal_lambda', 1.001, marks=pytest.mark.exhaustive
+      'theorem_8_simulated', 'point_estimation.PointEstimation', 'optimal_lambda', 1.001,
+      marks=pytest.mark.exhaustive,
     ),
     pytest.param(
-      'theorem_8_simulated', 'feo2_process', 'broken process', 0.999, marks=pytest.mark.exhaustive
+      'theorem_8_simulated', 'feo2_process', 'broken process', 0.999,
+      marks=pytest.mark.exhaustive,
     ),
     ('budgets', None, '_poisson_epsilon', 1.2),
     ('sampling_amplification', None, 'slope', 1.3),
