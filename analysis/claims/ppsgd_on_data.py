@@ -79,7 +79,7 @@ def privacy_cost_free_of_n(
 
   Both with the theorem's step for what is shared alone: its own smoothness, variance and norm.
   Epsilon is so small that noise decides that step, and n so large that learning without noise
-  leaves an eighth of the risk or less (features of variance 1 / k are learnt slowly): both are
+  leaves some eighth of the risk or less (features of variance 1 / k are learnt slowly): both are
   seen from the theorem, without a run.
 
   Args:
