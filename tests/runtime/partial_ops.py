@@ -2,7 +2,11 @@
 
 import inspect
 
+import numpy as np
 import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.runtime import learning
 
 _UNARY = """
 Abs Acos Acosh Asin Asinh Atan Atanh BesselI0e BesselI1e Ceil Cos Cosh Digamma Elu Erf
@@ -535,12 +539,6 @@ OPS = dict(
 
 # Refused, and so interpreted.
 REFUSED = dict(
-  slice_d1=lambda x, y: tf.slice(x, [1, 0], [tf.shape(x)[0] - 1, 1]),
-  concatoffset=lambda x, y: tf.gradients(
-    tf.reduce_sum(tf.concat([x, 2 * x], 0) * tf.concat([x, 3 * x], 0)), x
-  )[0],
-  slice_m=lambda x, y: tf.slice(x, [1, 0], [-1, -1]),
-  slice_g4=lambda x, y: tf.gradients(tf.reduce_sum(x[-1] ** 2), x)[0],
   mirrorpad0=lambda x, y: tf.pad(x, [[1, 1], [0, 0]], 'REFLECT'),
   # Of two of these in one program, a gradient among them, XLA ended the process.
   mirrorpad_before=lambda x, y: tf.gradients(
@@ -560,3 +558,42 @@ REFUSED = dict(
   ],
   eye=lambda x, y: tf.eye(tf.shape(x)[0]),
 )
+
+
+def in_short(ops):
+  """A data set's function: of each op's values, by name, their order, number, mean and sizes."""
+
+  def numbers(op, batch):
+    found = []
+    for value in tf.nest.flatten(op(*batch)):
+      value = tf.cast(value, tf.float32)
+      flat = tf.reshape(value, [-1])
+      places = tf.cast(tf.range(1, 1 + tf.size(flat)), tf.float32)
+      found += [
+        tf.reduce_sum(flat * places),
+        tf.cast(tf.size(value), tf.float32),
+        tf.reduce_mean(value),
+        tf.reduce_sum(tf.cast(tf.shape(value), tf.float32)),
+      ]
+    return tf.stack(found)
+
+  def of_batch(*batch):
+    return {name: numbers(op, batch) for name, op in ops.items()}
+
+  def step(before, *batch):
+    return {name: before[name] * 2 + value for name, value in of_batch(*batch).items()}
+
+  specs = (tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.int32))
+  shapes = tf.function(of_batch).get_concrete_function(*specs).output_shapes
+  zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+  return lambda batches: batches.reduce(zeros, lambda before, batch: step(before, *batch))
+
+
+def compare(native, ops, data, **settings):
+  """Compares ops with TensorFlow on partial batches; the explanation."""
+  type_ = tff.SequenceType(tff.types.tensorflow_to_type(data[0].element_spec))
+  expected, found, explanation = learning.both(native, in_short(ops), type_, data, **settings)
+  for of_client, ours in zip(expected, found, strict=True):
+    for name in ops:
+      np.testing.assert_allclose(ours[name], of_client[name], 2e-4, 2e-5, err_msg=name)
+  return explanation

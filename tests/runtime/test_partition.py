@@ -227,7 +227,7 @@ def test_a_program_that_is_cut_anew_has_other_pieces():
       np.testing.assert_allclose(work([1.0, 4.0]), expected, rtol=1e-5)
   parts = context.explain(work).parts
   assert [p.how for p in parts] == ['compiled', *['on the host'] * 4]
-  assert any('of a shape that depends on data' in reason for reason in parts[-1].reasons)
+  assert any('of sizes that depend on data' in reason for reason in parts[-1].reasons)
 
 
 @pytest.mark.slow

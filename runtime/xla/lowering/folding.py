@@ -6,6 +6,7 @@ logarithms. TensorFlow itself folds no arithmetic while it traces.
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
@@ -36,6 +37,19 @@ OPS = frozenset(
     'Sub',
   ]
 )
+
+
+_MOST_SIZES = 64
+
+
+def constants(inputs: list[Any]) -> list[np.ndarray] | None:
+  """The values of sizes or paddings; TensorFlow's own folding stops at a slice or a reshape."""
+  if inputs[0].dtype not in (tf.int32, tf.int64) or not inputs[0].shape.is_fully_defined():
+    return None
+  if inputs[0].shape.num_elements() > _MOST_SIZES:
+    return None
+  known = [tf.get_static_value(i) for i in inputs]
+  return None if any(k is None for k in known) else known
 
 
 def folded(node: Any, inputs: list[Any]) -> list[tf.Tensor] | None:

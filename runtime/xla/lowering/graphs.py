@@ -9,6 +9,7 @@ from tensorflow_federated import framework as bb
 from runtime.xla import checks, exact_division
 from runtime.xla.lowering import (
   conditions,
+  counts,
   data_ops,
   datasets,
   image_ops,
@@ -24,6 +25,7 @@ from runtime.xla.lowering import (
 # What XLA cannot take as it is, or not well.
 _LOWERED = {
   **conditions.OPTIONALS,
+  **counts.DYNAMIC,
   **data_ops.HANDLERS,
   **image_ops.HANDLERS,
   **random_ops.HANDLERS,
@@ -31,7 +33,13 @@ _LOWERED = {
   **variable_ops.HANDLERS,
 }
 # How ops are written anew; all others are taken as they are.
-HANDLERS = {**interpreter.HANDLERS, **conditions.HANDLERS, **shape_ops.HANDLERS, **_LOWERED}
+HANDLERS = {
+  **interpreter.HANDLERS,
+  **conditions.HANDLERS,
+  **counts.HANDLERS,
+  **shape_ops.HANDLERS,
+  **_LOWERED,
+}
 
 
 def inside(block: bb.ComputationBuildingBlock) -> Iterator[tuple[Any, Any]]:

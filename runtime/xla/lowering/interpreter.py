@@ -18,7 +18,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import function_def_to_graph, op_def_registry, ops
 
 from runtime.xla import lanes
-from runtime.xla.lowering import datasets, folding, recurrence, scope, turns, varying
+from runtime.xla.lowering import data_sizes, datasets, folding, recurrence, scope, turns, varying
 
 NotLowered = datasets.NotLowered
 Value = tf.Tensor | datasets.Held
@@ -175,6 +175,7 @@ class Interpreter:
     )
     if self.session.bounds and not is_call:
       varying.check(node, inputs)
+    data_sizes.check(node, inputs, self.sizes)
     if node.op in folding.OPS and (known := folding.folded(node, inputs)) is not None:
       return known
     if handler is not None:

@@ -78,7 +78,7 @@ def _sizes(interp: _Interpreter, node: Any, shape: tf.Tensor) -> list[int | None
     raise NotLowered(f'the op {node.op} of an unknown number of dimensions')
   sizes = found.as_list()
   if None in sizes and not interp.session.bounds:
-    raise NotLowered(f'the op {node.op} of a shape that depends on data')
+    raise NotLowered(f'the op {node.op} of sizes that depend on data')
   return sizes
 
 
@@ -182,7 +182,7 @@ def _any_ints(interp, node, inputs):
   """`NonDeterministicInts`: the state of a new `tf.random.Generator`."""
   shape = _sizes(interp, node, inputs[0])
   if None in shape:
-    raise NotLowered(f'the op {node.op} of a shape that depends on data')
+    raise NotLowered(f'the op {node.op} of sizes that depend on data')
   dtype = _dtype(node)
   raw = random_streams.bits(draw_key(interp, node), [*shape, dtype.size // 4])
   return [tf.reshape(tf.bitcast(raw, dtype), shape)]

@@ -52,7 +52,7 @@ def _decomposition(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
   return _row_by_row(interp, node, inputs)
 
 
-def _filled(value: tf.Tensor, axis: int, filling: Any) -> tf.Tensor:
+def filled(value: tf.Tensor, axis: int, filling: Any) -> tf.Tensor:
   """A value of its largest size along an axis, with the padding filled."""
   whole = reshapes.of_largest_size(value, axis)
   places = tf.range(tf.shape(whole)[axis])
@@ -80,7 +80,7 @@ def _cumulative(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   if not varying.varies(value, along):
     return interp.op(node, inputs)
   nothing = tf.constant(_NOTHING[node.op], value.dtype)
-  (result,) = interp.op(node, [_filled(value, along, nothing), axis])
+  (result,) = interp.op(node, [filled(value, along, nothing), axis])
   return [interpreter.set_dynamic_size(result, along, tf.shape(value)[along])]
 
 

@@ -5,13 +5,24 @@ depends on data. Most of its sizes are known all the same, and what is known is 
 beside the tensors, through the tensor lists that carry values from a loop to its gradient.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from runtime.xla import activations, long_sums, products, row_maxima, shifts
-from runtime.xla.lowering import datasets, interpreter, recurrence, reshapes, row_ops, sized_ops
+from runtime.xla.lowering import (
+  datasets,
+  folding,
+  interpreter,
+  recurrence,
+  reshapes,
+  row_ops,
+  sized_ops,
+  slices,
+  varying,
+)
 
 _Interpreter = interpreter.Interpreter
 _ListFacts = datasets.ListFacts
@@ -134,7 +145,7 @@ def _broadcast_axes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
 
 def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   value, shape = inputs
-  known = sized_ops.constants(inputs)
+  known = folding.constants(inputs)
   if known is not None:
     return [tf.constant(np.reshape(known[0], known[1]), value.dtype)]
   sizes = interp.sizes(shape)
@@ -143,8 +154,20 @@ def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if interp.session.bounds and not interp.session.assume_full:
     value = reshapes.in_order(value, sizes)
   if interp.session.bounds and shape.dtype == tf.int64:  # XLA takes no such sizes that vary
-    return [tf.reshape(value, tf.cast(shape, tf.int32))]
-  return interp.op(node, [value, shape])
+    result = tf.reshape(value, tf.cast(shape, tf.int32))
+  else:
+    (result,) = interp.op(node, [value, shape])
+  return [_of_one_axis(interp, value, result)]
+
+
+def _of_one_axis(interp: _Interpreter, value: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
+  """What was reshaped, with its size again where XLA takes room for one row to have one."""
+  sizes = result.shape.as_list() if result.shape.rank else []
+  is_sized = varying.is_varying(value) and id(value) not in interp.unsized
+  if 1 not in interp.session.bounds or not is_sized or sizes.count(None) != 1:
+    return result
+  rest = math.prod(size for size in sizes if size is not None)
+  return interpreter.set_dynamic_size(result, sizes.index(None), tf.size(value) // max(rest, 1))
 
 
 def _list_of_tensor(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -171,7 +194,7 @@ def _strided_slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
     size = sizes[int(begin[0])]
     if size is not None:
       return [tf.constant(size, inputs[0].dtype)]
-  changed = sized_ops.slice_from_the_end(interp, node, inputs)
+  changed = slices.slice_from_the_end(interp, node, inputs)
   return interp.op(*((node, inputs) if changed is None else changed))
 
 
@@ -258,4 +281,5 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   **dict.fromkeys(shifts.OPS, _shift),
   **row_ops.HANDLERS,
   **sized_ops.HANDLERS,
+  **slices.HANDLERS,
 )

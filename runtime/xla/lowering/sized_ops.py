@@ -1,27 +1,14 @@
 """Ops that are written anew where a size varies: XLA loses it, or counts from the padded end."""
 
 import functools
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from runtime.xla import exact_division
-from runtime.xla.lowering import interpreter, reshapes, varying
+from runtime.xla.lowering import interpreter, reshapes, slices, varying
 
 _Interpreter = interpreter.Interpreter
-_MOST_SIZES = 64
-
-
-def constants(inputs: list[Any]) -> list[np.ndarray] | None:
-  """The values of sizes or paddings; TensorFlow's own folding stops at a slice or a reshape."""
-  if inputs[0].dtype not in (tf.int32, tf.int64) or not inputs[0].shape.is_fully_defined():
-    return None
-  if inputs[0].shape.num_elements() > _MOST_SIZES:
-    return None
-  known = [tf.get_static_value(i) for i in inputs]
-  return None if any(k is None for k in known) else known
 
 
 def _sized(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -57,15 +44,6 @@ def _broadcast_size(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.equal(one, 1), other, tf.where(tf.equal(other, 1), one, smaller))
 
 
-def _every(value: tf.Tensor, axis: int, start: Any, step: int, count: tf.Tensor) -> tf.Tensor:
-  """`count` of a value's elements along an axis, one after `step` others."""
-  size = tf.shape(value)[axis]
-  # XLA knows the most that a range of a size has, not of what is computed from a size.
-  positions = tf.clip_by_value(start + step * tf.range(size), 0, tf.maximum(size - 1, 0))
-  found = reshapes.gather(value, positions, axis=axis)
-  return interpreter.set_dynamic_size(found, axis, count)
-
-
 def _reverse(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   value, axes = inputs
   known = tf.get_static_value(axes)
@@ -77,7 +55,7 @@ def _reverse(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   for axis in (int(a) % value.shape.rank for a in known):
     if varying.varies(value, axis):
       size = tf.shape(value)[axis]
-      value = _every(value, axis, size - 1, -1, size)
+      value = slices.every(value, axis, size - 1, -1, size)
     else:
       fixed.append(axis)
   return interp.op(node, [value, tf.constant(fixed, axes.dtype)]) if fixed else [value]
@@ -101,122 +79,21 @@ def _gather(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return [reshapes.gathered(value, along, lambda v: interp.op(node, [v, places, *rest])[0])]
 
 
-def _places(node: Any, rank: int, count: int) -> Iterator[tuple[int, int]]:
-  """(place in the specification, axis of the value) of a strided slice."""
-  masks = {n: node.attr[n].i for n in ('ellipsis_mask', 'new_axis_mask')}
-  used = sum(not (masks['ellipsis_mask'] | masks['new_axis_mask']) >> p & 1 for p in range(count))
-  axis = 0
-  for place in range(count):
-    if masks['ellipsis_mask'] >> place & 1:
-      axis += rank - used
-    elif not masks['new_axis_mask'] >> place & 1:
-      yield place, axis
-      axis += 1
-
-
-def slice_from_the_end(
-  interp: _Interpreter, node: Any, inputs: list[Any]
-) -> tuple[Any, list[tf.Tensor]] | None:
-  """A strided slice along axes that vary without positions from the end and steps.
-
-  Returns:
-    The node and inputs of what is left to slice; None where nothing has to change.
-  """
-  value = inputs[0]
-  if not interp.session.bounds or not varying.is_varying(value):
-    return None
-  begin, end, strides = (tf.get_static_value(i, partial=True) for i in inputs[1:])
-  if value.shape.rank is None or strides is None or begin is None:
-    raise varying.refusal(node.op)
-  changed = type(node)()
-  changed.CopyFrom(node)
-  masks = {n: node.attr[n].i for n in ('begin_mask', 'end_mask', 'shrink_axis_mask')}
-  rest = [tf.unstack(i) for i in inputs[1:]]
-  for place, axis in _places(node, value.shape.rank, len(strides)):
-    if not varying.varies(value, axis):
-      continue
-    is_first, is_last, is_one = (mask >> place & 1 for mask in masks.values())
-    first, step = begin[place], strides[place]
-    last = None if end is None else end[place]
-    if first is None and not (is_first and not is_one):
-      raise varying.refusal(node.op)
-    size = tf.cast(tf.shape(value)[axis], tf.int32)
-    if is_one:
-      if first >= 0:
-        continue
-      taken = tf.reshape(tf.maximum(size + int(first), 0), [1])
-      value = reshapes.gather(value, taken, axis=axis)
-      rest[0][place], rest[1][place] = (tf.constant(p, inputs[1].dtype) for p in (0, 1))
-      continue
-    if step == 1 and (is_first or first >= 0):
-      continue
-    if step is None or (last is None and not is_last):
-      raise varying.refusal(node.op)
-    low, high = (0, size) if step > 0 else (-1, size - 1)
-
-    def place_of(position, low=low, high=high, size=size):
-      position = int(position)
-      return tf.clip_by_value(position if position >= 0 else size + position, low, high)
-
-    start = (low if step > 0 else high) if is_first else place_of(first)
-    stop = (high if step > 0 else low) if is_last else place_of(last)
-    step = int(step)
-    count = tf.maximum((stop - start + step - (1 if step > 0 else -1)) // step, 0)
-    value = _every(value, axis, start, step, count)
-    changed.attr['begin_mask'].i |= 1 << place
-    changed.attr['end_mask'].i |= 1 << place
-    for i, position in enumerate((0, 0, 1)):  # XLA looks at them in spite of the masks.
-      rest[i][place] = tf.constant(position, inputs[1].dtype)
-  return changed, [value, *map(tf.stack, rest)]
-
-
-def _slice_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  """Of a slice along an axis that varies, only where its positions count from the start."""
-  sizes = interp.sizes(inputs[0])
-  if interp.session.bounds and (sizes is None or None in sizes):
-    begin, _, strides = (tf.get_static_value(i) for i in inputs[1:4])
-    if sizes is None or begin is None or strides is None:
-      raise varying.refusal(node.op)
-    for place, axis in _places(node, len(sizes), len(strides)):
-      is_first = node.attr['begin_mask'].i >> place & 1
-      if sizes[axis] is None and (strides[place] != 1 or (begin[place] < 0 and not is_first)):
-        raise varying.refusal(node.op)
-  return interp.op(node, inputs)
-
-
-def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  value, begin, size = inputs
-  constant = constants(inputs)
-  if constant is not None:
-    whole, start, size = constant
-    stops = np.where(size < 0, whole.shape, start + size)
-    return [tf.constant(whole[tuple(map(slice, start, stops))], value.dtype)]
-  if interp.session.bounds and varying.is_varying(value):
-    first, number = (tf.get_static_value(i, partial=True) for i in (begin, size))
-    if value.shape.rank is None or first is None:
-      raise varying.refusal(node.op)
-    for axis in range(value.shape.rank):
-      starts, ends = first[axis], None if number is None else number[axis]
-      if varying.varies(value, axis) and starts != 0 and (starts is None or ends in (None, -1)):
-        raise varying.refusal(node.op)
-    if begin.dtype == tf.int64:
-      return [tf.slice(value, tf.cast(begin, tf.int32), tf.cast(size, tf.int32))]
-  return interp.op(node, inputs)
-
-
 def _concat_offset(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  """Constants where the sizes along the axis are known: gradients slice there."""
+  """Where parts begin, constants where the sizes before are known: gradients slice there."""
   axis, shapes = _static_axis(inputs[0]), inputs[1:]
-  sizes = [interp.sizes(shape) for shape in shapes]
-  offsets, total = [], 0
-  for known in sizes:
-    size = None if known is None or axis is None else known[int(axis)]
-    if known is None or axis is None or size is None:
+  offsets: list[tf.Tensor] = []
+  total: Any = 0
+  for shape in shapes:
+    sizes = interp.sizes(shape)
+    if axis is None or sizes is None:
       return interp.op(node, inputs)
-    offset = [0] * len(known)
-    offset[int(axis)] = total
-    total += size
-    offsets.append(tf.constant(offset, shapes[0].dtype))
+    place = int(axis) % len(sizes)
+    offset: list[Any] = [0] * len(sizes)
+    offset[place] = total
+    offsets.append(tf.cast(tf.stack(offset), shape.dtype))
+    size = sizes[place]
+    total = total + (shape[place] if size is None else size)
   return offsets
 
 
@@ -374,8 +251,6 @@ HANDLERS: dict[str, interpreter.Handler] = {
   'GatherV2': _gather,
   'ReverseV2': _reverse,
   'ScatterNd': _scatter_nd,
-  'Slice': _slice,
   'SpaceToBatchND': _space_to_batch,
-  'StridedSliceGrad': _slice_gradient,
   'Tile': _tile,
 }

@@ -1,0 +1,193 @@
+"""Slices along axes that vary: XLA counts from the padded end."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from runtime.xla.lowering import data_sizes, folding, interpreter, reshapes, varying
+
+_Interpreter = interpreter.Interpreter
+
+
+def every(value: tf.Tensor, axis: int, start: Any, step: int, count: tf.Tensor) -> tf.Tensor:
+  """`count` of a value's elements along an axis, one after `step` others."""
+  size = tf.shape(value)[axis]
+  # XLA knows the most that a range of a size has, not of what is computed from a size.
+  positions = tf.clip_by_value(start + step * tf.range(size), 0, tf.maximum(size - 1, 0))
+  found = reshapes.gather(value, positions, axis=axis)
+  return interpreter.set_dynamic_size(found, axis, count)
+
+
+def _places(node: Any, rank: int, count: int) -> Iterator[tuple[int, int]]:
+  """(place in the specification, axis of the value) of a strided slice."""
+  masks = {n: node.attr[n].i for n in ('ellipsis_mask', 'new_axis_mask')}
+  used = sum(not (masks['ellipsis_mask'] | masks['new_axis_mask']) >> p & 1 for p in range(count))
+  axis = 0
+  for place in range(count):
+    if masks['ellipsis_mask'] >> place & 1:
+      axis += rank - used
+    elif not masks['new_axis_mask'] >> place & 1:
+      yield place, axis
+      axis += 1
+
+
+def slice_from_the_end(
+  interp: _Interpreter, node: Any, inputs: list[Any]
+) -> tuple[Any, list[tf.Tensor]] | None:
+  """A strided slice along axes that vary without positions from the end and steps.
+
+  Returns:
+    The node and inputs of what is left to slice; None where nothing has to change.
+  """
+  value = inputs[0]
+  if not interp.session.bounds or not varying.is_varying(value):
+    return None
+  rank, positions = value.shape.rank, inputs[1:]
+  first, last, steps = (tf.get_static_value(p, partial=True) for p in positions)
+  if rank is None or steps is None:
+    raise varying.refusal(node.op)
+  changed = type(node)()
+  changed.CopyFrom(node)
+  rest = [tf.unstack(p) for p in positions]
+  for place, axis in _places(node, rank, len(steps)):
+    step, is_set = steps[place], _masks(node, place)
+    if not varying.varies(value, axis) or _counts_from_the_start(first, last, step, place, is_set):
+      continue
+    if step is None:
+      raise varying.refusal(node.op)
+    size = tf.cast(tf.shape(value)[axis], tf.int32)
+    if is_set['shrink_axis_mask']:
+      taken = tf.maximum(_from_the_start(rest[0][place], size), 0)
+      value = reshapes.gather(value, tf.reshape(taken, [1]), axis=axis)
+      rest[0][place], rest[1][place] = (tf.constant(p, positions[0].dtype) for p in (0, 1))
+      continue
+    start = _start(rest[0][place], int(step), size, is_set)
+    low, high = _ends(int(step), size)
+    stop = high if step > 0 else low
+    if not is_set['end_mask']:
+      stop = tf.clip_by_value(_from_the_start(rest[1][place], size), low, high)
+    count = tf.maximum((stop - start + int(step) - (1 if step > 0 else -1)) // int(step), 0)
+    value = every(value, axis, start, int(step), count)
+    _take_all(changed, rest, place)
+  return changed, [value, *map(tf.stack, rest)]
+
+
+def _masks(node: Any, place: int) -> dict[str, bool]:
+  names = ('begin_mask', 'end_mask', 'shrink_axis_mask')
+  return {name: bool(node.attr[name].i >> place & 1) for name in names}
+
+
+def _counts_from_the_start(first: Any, last: Any, step: Any, place: int, masks: Any) -> bool:
+  """Whether XLA slices so, whatever the size is: a known end may be before the end of all."""
+  start = None if first is None else first[place]
+  is_first = start is not None and start >= 0
+  if masks['shrink_axis_mask']:
+    return is_first
+  is_last = masks['end_mask'] or (last is not None and last[place] is not None)
+  return step == 1 and is_last and (masks['begin_mask'] or is_first)
+
+
+def _from_the_start(position: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+  position = tf.cast(position, tf.int32)
+  return tf.where(position < 0, size + position, position)
+
+
+def _ends(step: int, size: tf.Tensor) -> tuple[Any, Any]:
+  return (0, size) if step > 0 else (-1, size - 1)
+
+
+def _start(position: tf.Tensor, step: int, size: tf.Tensor, masks: Any) -> Any:
+  """The first place that is taken."""
+  low, high = _ends(step, size)
+  if masks['begin_mask']:
+    return low if step > 0 else high
+  return tf.clip_by_value(_from_the_start(position, size), low, high)
+
+
+def _take_all(node: Any, positions: list[list[tf.Tensor]], place: int) -> None:
+  """Changes a strided slice so that it takes all along an axis."""
+  node.attr['begin_mask'].i |= 1 << place
+  node.attr['end_mask'].i |= 1 << place
+  node.attr['shrink_axis_mask'].i &= ~(1 << place)
+  for i, position in enumerate((0, 0, 1)):  # XLA looks at them in spite of the masks.
+    positions[i][place] = tf.constant(position, positions[i][place].dtype)
+
+
+def _slice_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """Zeros around what was sliced, put there by its places where XLA would count from the end."""
+  shape, *positions, gradient = inputs
+  sizes = interp.sizes(shape)
+  if not interp.session.bounds or (sizes is not None and None not in sizes):
+    return interp.op(node, inputs)
+  first, last, steps = (tf.get_static_value(p, partial=True) for p in positions)
+  if sizes is None or steps is None or gradient.shape.rank is None:
+    raise varying.refusal(node.op)
+  changed = type(node)()
+  changed.CopyFrom(node)
+  rest = [tf.unstack(p) for p in positions]
+  for place, axis in _places(node, len(sizes), len(steps)):
+    step, is_set = steps[place], _masks(node, place)
+    if sizes[axis] is not None or _counts_from_the_start(first, last, step, place, is_set):
+      continue
+    if step is None or node.attr['new_axis_mask'].i or node.attr['ellipsis_mask'].i:
+      raise varying.refusal(node.op)
+    # Axes before this one of which one place was taken are not in the gradient.
+    along = axis - bin(changed.attr['shrink_axis_mask'].i & ((1 << place) - 1)).count('1')
+    size = tf.cast(shape[axis], tf.int32)
+    if is_set['shrink_axis_mask']:
+      gradient = tf.expand_dims(gradient, along)
+      start = _from_the_start(rest[0][place], size)
+    else:
+      start = _start(rest[0][place], int(step), size, is_set)
+    gradient = _apart(gradient, along, start, int(step), size)
+    _take_all(changed, rest, place)
+  return interp.op(changed, [shape, *map(tf.stack, rest), gradient])
+
+
+def _apart(value: tf.Tensor, axis: int, start: Any, step: int, size: tf.Tensor) -> tf.Tensor:
+  """A value's elements along an axis at every `step`-th of `size` places, with zeros between."""
+  distance = (tf.range(size) - start) * (1 if step > 0 else -1)
+  number, places = tf.shape(value)[axis], distance // abs(step)
+  is_there = (places >= 0) & (places < number) & (distance % abs(step) == 0)
+  whole = reshapes.of_largest_size(value, axis) if varying.varies(value, axis) else value
+  places = tf.clip_by_value(places, 0, tf.shape(whole)[axis] - 1)
+  found = reshapes.gather(whole, places, axis=axis)
+  beside = [1] * value.shape.rank
+  beside[axis] = -1
+  result = tf.where(tf.reshape(is_there, beside), found, tf.zeros([], value.dtype))
+  for other in range(value.shape.rank):
+    if varying.varies(found, other):
+      result = interpreter.set_dynamic_size(result, other, tf.shape(found)[other])
+  return result
+
+
+def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  value, begin, size = inputs
+  constant = folding.constants(inputs)
+  if constant is not None:
+    whole, start, size = constant
+    stops = np.where(size < 0, whole.shape, start + size)
+    return [tf.constant(whole[tuple(map(slice, start, stops))], value.dtype)]
+  if not interp.session.bounds or not varying.is_varying(value):
+    return interp.op(node, inputs)
+  if value.shape.rank is None:
+    raise varying.refusal(node.op)
+  first, number = (tf.get_static_value(i, partial=True) for i in (begin, size))
+  starts, counts = (tf.unstack(tf.cast(i, tf.int32), value.shape.rank) for i in (begin, size))
+  for axis in range(value.shape.rank):
+    if not varying.varies(value, axis) or (first is not None and first[axis] == 0):
+      continue
+    count = None if number is None else number[axis]
+    if count == -1 or data_sizes.reads_data(counts[axis]):
+      left = tf.shape(value)[axis] - starts[axis]
+      value = every(value, axis, starts[axis], 1, tf.where(counts[axis] < 0, left, counts[axis]))
+    else:
+      room = tf.range(counts[axis] if count is None else int(count))
+      value = reshapes.gather(value, starts[axis] + room, axis=axis)
+    starts[axis], counts[axis] = tf.constant(0), tf.constant(-1)
+  return [tf.slice(value, tf.stack(starts), tf.stack(counts))]
+
+
+HANDLERS: dict[str, interpreter.Handler] = {'Slice': _slice, 'StridedSliceGrad': _slice_gradient}
