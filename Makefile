@@ -34,10 +34,10 @@ reproduce: .venv/.ready  ## Run a recipe and compare it with the paper (RECIPE=n
 claims: .venv/.ready  ## Print every claim of the papers with its verdict (RUN=name,... runs and judges, ARGS=--judge judges stored evidence)
 	@$(PYTHON) -m experiments.recipes.claims $(if $(RUN),--run=$(RUN)) $(ARGS)
 
-# In two parts, each with fresh workers: TensorFlow keeps every program that it has compiled for as long as
+# In three parts, each with fresh workers: TensorFlow keeps every program that it has compiled for as long as
 # a process lives. A part in which ARGS choose nothing (5) has not failed.
 test: .venv/.ready-for-tests  ## Run the tests, and say which took longest (ARGS='-k name' chooses some, ARGS=--exhaustive has all)
-	@rm -f .coverage; status=0; for part in slow 'not slow'; do \
+	@rm -f .coverage; status=0; for part in 'slow and runtime' 'slow and not runtime' 'not slow'; do \
 	  echo "$(PYTEST) $(MEASURED) -m '$$part' $(ARGS)"; \
 	  $(PYTEST) $(MEASURED) -m "$$part" $(ARGS) || [ $$? = 5 ] || status=1; \
 	done; $(if $(COVERAGE),$(call REACHED,make test$(if $(ARGS), ARGS=$(ARGS)));) exit $$status

@@ -4,10 +4,12 @@ import atexit
 import collections
 import gc
 import os
+import pathlib
 
 import pytest
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+_RUNTIME = pathlib.Path(__file__).parent / 'runtime'
 _OPTIMISATION = 'xla_backend_optimization_level'
 gc.disable()  # until everything is imported, which stays
 
@@ -36,7 +38,7 @@ def pytest_configure(config):
     os.environ.setdefault('CUDA_VISIBLE_DEVICES', '')
   flags = os.environ.get('XLA_FLAGS', '')
   chosen = _OPTIMISATION in flags or flags[:1] not in ('', '-')  # the name of a file with flags
-  slow = config.getoption('markexpr') == 'slow'
+  slow = config.getoption('markexpr').startswith('slow')
   if slow and not config.getoption('--exhaustive') and not chosen:
     os.environ['XLA_FLAGS'] = f'{flags} --{_OPTIMISATION}=0'.strip()
 
@@ -73,6 +75,9 @@ def _is_exhaustive(item) -> bool:
 
 def pytest_collection_modifyitems(config, items):
   """Files with the most slow tests first: workers share files, and none waits for a long one."""
+  for item in items:
+    if _RUNTIME in item.path.parents:
+      item.add_marker('runtime')
   if not config.getoption('--exhaustive'):
     left_out = [item for item in items if _is_exhaustive(item)]
     config.hook.pytest_deselected(items=left_out)
