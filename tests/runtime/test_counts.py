@@ -62,12 +62,14 @@ OPS = dict(
   slice_from_data=lambda x, y: x[tf.reduce_min(y) - 3 :],
   slice_to_data=lambda x, y: x[: tf.reduce_max(y) - 6],
   row_of_a_size=lambda x, y: x[_count(x) // 2],
+  slices_beyond_the_end=lambda x, y: [x[2:], x[2:3], x[:-2], x[1:-2], tf.transpose(x)[:, 3:]],
   slice_of_rows=lambda x, y: tf.slice(x, [1, 0], [_count(x) - 1, 1]),
   slice_of_all_rows=lambda x, y: tf.slice(x, [1, 0], [-1, -1]),
   slice_of_data=lambda x, y: tf.slice(x, [_count(x) // 2, 0], [tf.reduce_min(y) % 2, 2]),
   slice_of_two=lambda x, y: tf.slice(tf.concat([x, x], 0), [_count(x), 0], [1, 2]),
 )
 GRADIENTS = dict(
+  slices_beyond_the_end=lambda x, y: tf.concat([x[2:], x[2:3], x[:-2], x[1:-2]], 0) ** 2,
   slice_to_a_size=lambda x, y: x[: 5 - _count(x)] ** 2,
   slice_from_a_size=lambda x, y: x[_count(x) // 2 :] ** 2,
   slice_from_data=lambda x, y: x[tf.reduce_min(y) - 3 :] ** 2,

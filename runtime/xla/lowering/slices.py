@@ -53,7 +53,7 @@ def slice_from_the_end(
   rest = [tf.unstack(p) for p in positions]
   for place, axis in _places(node, rank, len(steps)):
     step, is_set = steps[place], _masks(node, place)
-    if not varying.varies(value, axis) or _counts_from_the_start(first, last, step, place, is_set):
+    if not varying.varies(value, axis) or _is_sized(first, last, step, place, is_set):
       continue
     if step is None:
       raise varying.refusal(node.op)
@@ -79,14 +79,14 @@ def _masks(node: Any, place: int) -> dict[str, bool]:
   return {name: bool(node.attr[name].i >> place & 1) for name in names}
 
 
-def _counts_from_the_start(first: Any, last: Any, step: Any, place: int, masks: Any) -> bool:
-  """Whether XLA slices so, whatever the size is: a known end may be before the end of all."""
+def _is_sized(first: Any, last: Any, step: Any, place: int, masks: Any) -> bool:
+  """Whether XLA slices so, whatever the size is: it takes `x[2:]` of one row to have -1 rows."""
   start = None if first is None else first[place]
-  is_first = start is not None and start >= 0
   if masks['shrink_axis_mask']:
-    return is_first
-  is_last = masks['end_mask'] or (last is not None and last[place] is not None)
-  return step == 1 and is_last and (masks['begin_mask'] or is_first)
+    return start is not None and start >= 0
+  stop = None if last is None else last[place]
+  is_stop = masks['end_mask'] or (stop is not None and stop >= 0)
+  return step == 1 and is_stop and (masks['begin_mask'] or start == 0)
 
 
 def _from_the_start(position: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
@@ -129,7 +129,7 @@ def _slice_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   rest = [tf.unstack(p) for p in positions]
   for place, axis in _places(node, len(sizes), len(steps)):
     step, is_set = steps[place], _masks(node, place)
-    if sizes[axis] is not None or _counts_from_the_start(first, last, step, place, is_set):
+    if sizes[axis] is not None or _is_sized(first, last, step, place, is_set):
       continue
     if step is None or node.attr['new_axis_mask'].i or node.attr['ellipsis_mask'].i:
       raise varying.refusal(node.op)
