@@ -174,20 +174,30 @@ def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     return interp.op(node, inputs)
   if value.shape.rank is None:
     raise varying.refusal(node.op)
-  first, number = (tf.get_static_value(i, partial=True) for i in (begin, size))
-  starts, counts = (tf.unstack(tf.cast(i, tf.int32), value.shape.rank) for i in (begin, size))
-  for axis in range(value.shape.rank):
-    if not varying.varies(value, axis) or (first is not None and first[axis] == 0):
+  starts, counts = (_numbers(i, value.shape.rank) for i in (begin, size))
+  for axis, (start, count) in enumerate(zip(starts, counts, strict=True)):
+    if not varying.varies(value, axis) or (isinstance(start, int) and start == 0):
       continue
-    count = None if number is None else number[axis]
-    if count == -1 or data_sizes.reads_data(counts[axis]):
-      left = tf.shape(value)[axis] - starts[axis]
-      value = every(value, axis, starts[axis], 1, tf.where(counts[axis] < 0, left, counts[axis]))
+    if data_sizes.reads_data(count) if tf.is_tensor(count) else count == -1:
+      left = tf.shape(value)[axis] - start
+      value = every(value, axis, start, 1, tf.where(tf.less(count, 0), left, count))
     else:
-      room = tf.range(counts[axis] if count is None else int(count))
-      value = reshapes.gather(value, starts[axis] + room, axis=axis)
-    starts[axis], counts[axis] = tf.constant(0), tf.constant(-1)
-  return [tf.slice(value, tf.stack(starts), tf.stack(counts))]
+      value = reshapes.gather(value, start + tf.range(count), axis=axis)
+    starts[axis], counts[axis] = 0, -1
+  if value is inputs[0] and begin.dtype == tf.int32:
+    return interp.op(node, inputs)
+  result = tf.slice(value, tf.stack(starts), tf.stack(counts))
+  result.set_shape([count if isinstance(count, int) and count >= 0 else None for count in counts])
+  return [result]
+
+
+def _numbers(values: tf.Tensor, length: int) -> list[Any]:
+  """The numbers in a tensor, int where they are known, so that TensorFlow knows them, too."""
+  known = tf.get_static_value(values, partial=True)
+  every_one = tf.unstack(tf.cast(values, tf.int32), length)
+  if known is None:
+    return every_one
+  return [e if k is None else int(k) for e, k in zip(every_one, known, strict=True)]
 
 
 HANDLERS: dict[str, interpreter.Handler] = {'Slice': _slice, 'StridedSliceGrad': _slice_gradient}
