@@ -426,7 +426,7 @@ def test_best_settings_over_budgets_and_their_curves():
 
 @pytest.mark.parametrize(('other', 'best'), [(0.1, 0.0), (-10.0, 1.0)])
 def test_a_curve_has_values_that_another_part_holds(other, best):
-  """A setting's end points may be runs of their own: of local training there is no alpha to vary."""
+  """End points may be runs of their own: local training has no alpha to vary."""
   ends = _table([_noisy(-other)], target_epsilon=[1.0])
   runs = _runs(tables={'mr_mtl': _curve(0.0, 1.0), 'end': ends}, values={'metric': 'test_mse'})
   term = {'part': 'mr_mtl', 'choose': True, 'elsewhere': {'0': {'part': 'end', 'choose': True}}}
