@@ -45,7 +45,7 @@ def noise_scale() -> list[Pair]:
 
 def sampling_amplification() -> list[Pair]:
   """Theorem 5.1: slopes of the noise multiplier in q and T where it is 2 or more."""
-  rates, rounds = (0.02, 0.05, 0.1, 0.2), (1000, 3000, 10_000)
+  rates, rounds = (0.01, 0.02, 0.05, 0.1, 0.2), (1000, 3000, 10_000)
   in_rate = [noise_multiplier(1000, q, 10_000, 1.0) for q in rates]
   in_rounds = [noise_multiplier(1000, 0.05, t, 0.5) for t in rounds]
   least = min(in_rate + in_rounds)

@@ -9,6 +9,7 @@ import tensorflow as tf
 import processes
 import runtime
 from analysis import mean_estimation
+from analysis.claims import mean_process
 from analysis.mean_estimation import HeterogeneousMeanEstimation, MeanEstimation
 from privacy.plan import ExampleLevelPrivacy, NoPrivacy
 from privacy.sampling import EveryClient
@@ -290,6 +291,16 @@ def test_mr_mtl_reaches_the_minimiser_and_the_predicted_error(released, factor):
   assert _error(found, centres) == pytest.approx(PROBLEM.error(mtl_lambda), rel=0.03)
   if factor != 1.0:
     assert _error(found, centres) > 1.02 * PROBLEM.optimal_error
+
+
+@pytest.mark.slow
+def test_one_round_from_the_mean_of_the_releases_has_the_predicted_errors():
+  """Theorem 6.3's runs: 10,000 squared errors have a mean within 5 % of what is expected."""
+  lambdas = PROBLEM.optimal_lambda * np.array([0.0, 1.0, 5.0])
+  found = mean_process.errors(PROBLEM, lambdas)
+  np.testing.assert_allclose(found, PROBLEM.error(lambdas), rtol=0.05)
+  twice = mean_process.errors(PROBLEM, 2 * lambdas[1:])
+  assert np.abs(twice / PROBLEM.error(lambdas[1:]) - 1).min() > 0.05
 
 
 def test_silos_have_noise_of_their_own(released):
