@@ -124,7 +124,7 @@ labels 1 to 5>
     preprocessing=preprocessing,
     fixed=_bounded(chosen, bounds) if preprocessing == 'fixed' else None,
     notes=notes,
-    checksums={name: _sha256(x, y, names)},
+    checksums={name: _sha256(df)},
     extras=extras,
     citation='a table of the user',
   )
@@ -269,10 +269,15 @@ def _bounded(
   return lambda x: (np.clip(x, low, high) - low) / (high - low)
 
 
-def _sha256(*arrays: np.ndarray) -> str:
+def _sha256(df: 'pd.DataFrame') -> str:
+  """Of the whole table, whichever columns are used: what is made of it is of the same people."""
+  import pandas as pd
+
   digest = hashlib.sha256()
-  for array in arrays:
-    # Text arrays hold Python objects, whose bytes are addresses.
-    content = '\0'.join(array) if array.dtype == object else array.tobytes()
-    digest.update(content.encode() if isinstance(content, str) else content)
+  for column in sorted(df.columns, key=str):
+    values = df[column]
+    if not isinstance(values.dtype, np.dtype) or values.dtype == object:
+      values = values.astype(str)
+    digest.update(f'{column}\0'.encode())
+    digest.update(pd.util.hash_array(values.to_numpy(), categorize=False).tobytes())
   return digest.hexdigest()

@@ -92,7 +92,7 @@ def _load(
     x_scale=scale,
     x_offset=offset,
     preprocessing=(PIXELS,),
-    checksums={FILE.name: file.sha256} if file.sha256 else {},
+    checksums={FILE.name: file.sha256 or f'{FILE.name}, {file.path.stat().st_size} bytes'},
     citation=CITATION,
   )
 

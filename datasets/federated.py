@@ -332,7 +332,8 @@ class FederatedDataset:
     extras: further arrays by name, as the data set's own file documents them.
     preprocessing: sentences on what was done to the data, for the privacy
       statement: they say what is outside the guarantee.
-    checksums: SHA-256 of the files which were read, by file name.
+    checksums: SHA-256 of the files (or the table) which were read, by name; of a file that is
+      too large to be read twice its size. Data sets that share one are of the same people.
     citation: where the data come from.
   """
 

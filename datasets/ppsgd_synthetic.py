@@ -20,6 +20,7 @@ have mean zero and mean x_r x_r^T = Sigma, so that mean (Delta . x_r + b)^2 is
 Delta^T Sigma Delta + b^2, as under N(0, Sigma). See `quadrature`.
 """
 
+import hashlib
 import math
 import os
 
@@ -130,6 +131,8 @@ def load(
     client_ids=tuple(f'user_{k}' for k in range(num_clients)),
     extras={'theta_star': theta, 'feature_variances': variances},
     preprocessing=('The data are synthetic.',),
+    # The draws of a client's training examples go with those of its test.
+    checksums={'ppsgd_synthetic': hashlib.sha256(theta.tobytes() + y.tobytes()).hexdigest()},
     citation=_CITATION,
   )
 

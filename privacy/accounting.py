@@ -30,6 +30,7 @@ from privacy.events import (
   ExponentialMechanismDpEvent,
   FailingDpEvent,
   KnownParticipationDpEvent,
+  ReplacedDpEvent,
 )
 from privacy.rounding import rounded_up
 
@@ -170,6 +171,8 @@ def failure_probability(event: dp_accounting.DpEvent) -> float:
 
 def _failure_exponent(event: dp_accounting.DpEvent) -> float:
   """-log of the probability that nothing fails."""
+  if isinstance(event, ReplacedDpEvent):
+    return _failure_exponent(event.event)
   if isinstance(event, FailingDpEvent):
     own = -math.log1p(-event.probability) if event.probability < 1 else math.inf
     return own + _failure_exponent(event.event)
@@ -215,6 +218,8 @@ def _curve(event: dp_accounting.DpEvent, adjacency: Adjacency) -> np.ndarray:
     return np.max([_curve(part, adjacency) for part in event.events], axis=0)
   if isinstance(event, FailingDpEvent):
     return _curve(event.event, adjacency)
+  if isinstance(event, ReplacedDpEvent):
+    return _curve(_with_known_participants(event.event), Adjacency.REPLACE_ONE)
   if isinstance(event, KnownParticipationDpEvent):
     if event.probability == 1:
       return _curve(event.event, adjacency)
@@ -257,6 +262,19 @@ def _curve(event: dp_accounting.DpEvent, adjacency: Adjacency) -> np.ndarray:
   if not accountant.supports(event):
     raise ValueError(f'{event} has no Renyi curve under {adjacency.value}.')
   return accountant.compose(event).rdp
+
+
+def _with_known_participants(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+  """An event in which all are told who takes part in Poisson samples, which is no less private.
+
+  Of what is replaced in a Poisson sample no tighter Renyi curve is known.
+  """
+  if isinstance(event, dp_accounting.PoissonSampledDpEvent):
+    return KnownParticipationDpEvent(event.sampling_probability, event.event)
+  if isinstance(event, dp_accounting.ComposedDpEvent):
+    return dp_accounting.ComposedDpEvent([_with_known_participants(e) for e in event.events])
+  inner = getattr(event, 'event', None)
+  return event if inner is None else attr.evolve(event, event=_with_known_participants(inner))
 
 
 def scale_curve(curve: np.ndarray, count) -> np.ndarray:

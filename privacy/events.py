@@ -104,6 +104,19 @@ class KnownParticipationDpEvent(dp_accounting.DpEvent):
 
 
 @attr.s(frozen=True, slots=True, auto_attribs=True)
+class ReplacedDpEvent(dp_accounting.DpEvent):
+  """A mechanism for a unit whose record is replaced there, whatever relation the others are under.
+
+  An example that is zeroed replaces its client's update by another one.
+
+  Attributes:
+    event: the mechanism; its noise multipliers are relative to the sensitivity under replace-one.
+  """
+
+  event: dp_accounting.DpEvent
+
+
+@attr.s(frozen=True, slots=True, auto_attribs=True)
 class FailingDpEvent(dp_accounting.DpEvent):
   """A mechanism that may fail, with the same probability for both neighbours, and then tell all.
 

@@ -45,6 +45,7 @@ from privacy.events import (
   ExponentialMechanismDpEvent,
   FailingDpEvent,
   KnownParticipationDpEvent,
+  ReplacedDpEvent,
 )
 from privacy.rounding import rounded_up
 
@@ -64,6 +65,7 @@ _EVENTS = {
     ExponentialMechanismDpEvent,
     FailingDpEvent,
     KnownParticipationDpEvent,
+    ReplacedDpEvent,
   )
 }
 RESERVED, SPENT, ENDED = 'reserved', 'spent', 'ended'
@@ -88,6 +90,9 @@ class Claim:
     rounds: the rounds that the events are of.
     folder: where the run's results are.
     settings: what tells runs with other settings apart; empty if that is not known.
+    replaced: of a run that protects clients, the event where a client's data are replaced; None if
+      that is not known. It is what a run that protects examples composes with.
+    unprotected: which clients it does not protect, equal for the same ones; empty for none.
   """
 
   run: str
@@ -100,6 +105,8 @@ class Claim:
   rounds: int
   folder: str = ''
   settings: str = ''
+  replaced: dp_accounting.DpEvent | None = None
+  unprotected: str = ''
 
   def __post_init__(self):
     if self.unit not in ('client', 'example'):
@@ -107,7 +114,7 @@ class Claim:
     if not self.data:
       raise ValueError('A ledger needs the checksums of the data of a run.')
     accounting.check_delta(self.delta)
-    for event in self.events.values():
+    for event in filter(None, (*self.events.values(), self.replaced)):
       accounting.check_event(event)
 
   def to_json(self) -> dict[str, Any]:
@@ -117,6 +124,7 @@ class Claim:
     return {
       **{f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != 'events'},
       'data': list(self.data),
+      'replaced': None if self.replaced is None else _event_to_json(self.replaced),
       'events': [json.loads(text) for text in distinct],
       'silos': {silo: distinct.index(text) for silo, text in texts.items()},
     }
@@ -125,10 +133,14 @@ class Claim:
   def from_json(cls, value: Mapping[str, Any]) -> 'Claim':
     """Reads what `to_json` gave."""
     events = [_event_from_json(event) for event in value['events']]
-    names = {f.name for f in dataclasses.fields(cls)} - {'events', 'data', 'settings'}
+    later = {'settings', 'replaced', 'unprotected'}  # lines of earlier versions have none
+    names = {f.name for f in dataclasses.fields(cls)} - {'events', 'data'} - later
+    replaced = value.get('replaced')
     return cls(
       **{name: value[name] for name in names},
-      settings=value.get('settings', ''),  # lines of earlier versions have none
+      settings=value.get('settings', ''),
+      replaced=None if replaced is None else _event_from_json(replaced),
+      unprotected=value.get('unprotected', ''),
       data=tuple(value['data']),
       events={silo: events[index] for silo, index in value['silos'].items()},
     )
@@ -375,9 +387,16 @@ def _events(claims: Sequence[Claim], unit: str) -> list[dp_accounting.DpEvent]:
       if unit == 'client' and claim.unit != 'client':
         # Silos' examples were protected one by one, and no client was.
         own.append(dp_accounting.NonPrivateDpEvent())
+      elif claim.unprotected and claim.unprotected != first.unprotected:
+        # Some of those whom the first run protects may be among them.
+        own.append(dp_accounting.NonPrivateDpEvent())
+      elif unit == 'example' and claim.unit == 'client':
+        # Another example makes another update of its client: nothing that is zeroed.
+        known = claim.replaced is not None
+        own.append(ReplacedDpEvent(claim.replaced) if known else dp_accounting.NonPrivateDpEvent())
       elif same and claim.events.keys() == first.events.keys():
         own.append(claim.events[silo])
-      else:  # a client's whole data, or other silos of the same data: any of them may be meant
+      else:  # other silos of the same data: any of them may be meant
         own.append(_any_of(claim.events.values()))
   composed = {json.dumps([_event_to_json(e) for e in own]): own for own in parts.values()}
   return [dp_accounting.ComposedDpEvent(own) for own in composed.values()]

@@ -34,6 +34,7 @@ from privacy.events import (
   ExponentialMechanismDpEvent,
   FailingDpEvent,
   KnownParticipationDpEvent,
+  ReplacedDpEvent,
 )
 
 # Grid points in one standard deviation of a step's loss: epsilon is above the exact one by
@@ -165,6 +166,8 @@ def _parts(event: dp_accounting.DpEvent, adjacency: Adjacency, count: int = 1):
       for key, times in more.items():
         parts[key] = parts.get(key, 0) + times
     return parts
+  if isinstance(event, ReplacedDpEvent):
+    return _parts(event.event, Adjacency.REPLACE_ONE, count)
   if isinstance(event, FailingDpEvent):
     inside = _parts(event.event, adjacency)
     if inside is None or len(inside) != 1 or set(inside.values()) != {1}:

@@ -19,6 +19,7 @@ import tensorflow as tf
 import tensorflow_privacy as tfp
 from tensorflow_privacy.privacy.dp_query import normalized_query
 
+from privacy import norms
 from runtime import random_streams
 from runtime.noise_key import SECRETS
 
@@ -61,7 +62,7 @@ class StreamGaussianSumQuery(tfp.GaussianSumQuery):
   def preprocess_record_impl(self, params, record):
     clip = params
     leaves = tf.nest.flatten(record)
-    norm = _global_norm(leaves)
+    norm = norms.global_norm(leaves)  # NaN or infinite if the record is not finite
     passes = tf.logical_or(norm <= clip, tf.math.is_inf(clip))
     finite = tf.math.is_finite(norm)
     scale = tf.where(passes, 1.0, clip / tf.maximum(norm, 1e-38))
@@ -247,32 +248,17 @@ def fixed_clip_query(values: Mapping[str, Any], noise_key: Any) -> TreeQuery:
   )
 
 
-def _global_norm(leaves) -> tf.Tensor:
-  """L2 norm of all leaves together, float32; NaN or infinite if the record is not finite.
-
-  Squares of numbers below 1e-19 lose digits in float32, and below 1e-23 they vanish. With a clip
-  that adaptive clipping let fall as low, a record would then pass unclipped: so a small norm is
-  taken again with every entry scaled up, and a large one scaled down (Blue, ACM TOMS 4, 1978).
-  The scale is a tensor: XLA takes constant factors out of a scalar's square, where they vanish.
-  """
-  leaves = [tf.cast(x, tf.float32) for x in leaves]
-
-  def norm_over(scale: tf.Tensor | None) -> tf.Tensor:
-    parts = leaves if scale is None else [x / scale for x in leaves]
-    return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(x)) for x in parts]))
-
-  norm = norm_over(None)
-  # What vanishes beside a norm of 2^-30 is at most 2^-63 an entry. NaN is in no range, and stays.
-  scale = tf.where(norm < 2.0**-30, 2.0**-90, tf.where(norm < 2.0**60, 1.0, 2.0**90))
-  return scale * norm_over(scale)
-
-
 def noise_stddev(noise_multiplier, clipping_norm) -> tf.Tensor:
-  """z C as float32, zero for z = 0 also when the clip is infinite."""
+  """z C as float32, zero for z = 0 also when the clip is infinite.
+
+  It is never below 2^-100 where there is noise: a product below float32's smallest number would be
+  none, beside records as small that pass.
+  """
   noise_multiplier = tf.cast(noise_multiplier, tf.float32)
   # tf.equal, not ==: inside a TFF computation `==` compares the tensors' identities.
   clip = tf.where(tf.equal(noise_multiplier, 0.0), 0.0, tf.cast(clipping_norm, tf.float32))
-  return noise_multiplier * clip
+  least = tf.where(tf.equal(noise_multiplier, 0.0), 0.0, 2.0**-100)
+  return tf.maximum(noise_multiplier * clip, least)
 
 
 def update_noise_multiplier(noise_multiplier, clipped_count_stddev) -> tf.Tensor:

@@ -4,9 +4,10 @@ import math
 
 import tensorflow as tf
 
+from privacy import norms
 from processes import trees
 
-_SMALLEST_FLOAT = 2.0**-126  # float32's smallest normal number; smaller ones count as zero
+_SMALLEST_FLOAT = 2.0**-126  # float32's smallest normal number, in whose place there is none
 _LEAST_SAVING = 4  # A matrix of fewer times the numbers of its factors is written down itself.
 
 
@@ -52,9 +53,10 @@ def clipped_gradient_sum(
   )
   # Two parts are an outer product's factors.
   gradients = [(_OuterProducts if len(parts) == 2 else _Written)(*parts) for parts in factors]
-  norms = tf.sqrt(tf.add_n([gradient.squares() for gradient in gradients]))
-  usable = mask & tf.math.is_finite(norms)
-  scales = tf.minimum(1.0, clipping_norm / norms)
+  squares = tf.add_n([gradient.squares() for gradient in gradients])
+  norms_of_all = tf.cast(tf.sqrt(squares), tf.float32)
+  usable = mask & tf.math.is_finite(norms_of_all)
+  scales = tf.minimum(1.0, clipping_norm / tf.maximum(norms_of_all, _SMALLEST_FLOAT))
   sums = [
     tf.reshape(gradient.scaled_sum(scales, usable), value.shape)
     for gradient, value in zip(gradients, tf.nest.flatten(params), strict=True)
@@ -133,8 +135,8 @@ class _Written:
     self._values = values
 
   def squares(self) -> tf.Tensor:
-    """At least the squared norms, [B]; beside gradients above 1e-12 what is added has no digits."""
-    return _squares(self._values)
+    """The squared norms, float64 [B]."""
+    return norms.sums_of_squares(self._values)
 
   def scaled_sum(self, scales: tf.Tensor, usable: tf.Tensor) -> tf.Tensor:
     """The sum over usable examples ([B]) of scale ([B]) times gradient."""
@@ -158,12 +160,8 @@ class _OuterProducts:
     self._inputs, self._outputs = inputs, outputs
 
   def squares(self) -> tf.Tensor:
-    """At least the squared norms, [B].
-
-    Where a factor's squares vanish (below 1e-19) or overflow (above 1e19) the example counts for
-    less than it might, or not at all: that costs use, never privacy.
-    """
-    return _squares(self._inputs) * _squares(self._outputs) + _SMALLEST_FLOAT
+    """The squared norms, float64 [B]."""
+    return norms.sums_of_squares(self._inputs) * norms.sums_of_squares(self._outputs)
 
   def scaled_sum(self, scales: tf.Tensor, usable: tf.Tensor) -> tf.Tensor:
     """As of `_Written`. The bound asks for float32 in full: TF32 would round 0.1 % above it."""
@@ -173,13 +171,3 @@ class _OuterProducts:
       tf.where(chosen, self._outputs * scales[:, tf.newaxis], 0.0),
       transpose_a=True,
     )
-
-
-def _squares(values: tf.Tensor) -> tf.Tensor:
-  """Each row's sum of squares, [B], never too small.
-
-  Squares below float32's smallest number vanish. What they can have been is added, so that
-  nothing is taken for shorter than it is.
-  """
-  lost = _SMALLEST_FLOAT * values.shape[1:].num_elements()
-  return tf.reduce_sum(tf.square(values), axis=list(range(1, values.shape.rank))) + lost

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from privacy import queries
 from privacy.batches import BALLS_IN_BINS, POISSON, TRUNCATED, truncated_capacity
 from processes import gradients, learning_rates, trees
 from runtime import random_streams
@@ -166,8 +167,7 @@ def dp_sgd(
     most = min(batch_capacity, capacity)
     chunk = chunk if chunk == capacity else most
   in_silo = tf.range(capacity) < data['num_examples']
-  # Chosen before the product: infinity * 0 is NaN.
-  noise_stddev = noise_multiplier * tf.where(noise_multiplier > 0.0, clipping_norm, 0.0)
+  noise_stddev = queries.noise_stddev(noise_multiplier, clipping_norm)
 
   def one_step(in_batch, step, moving, statistics):
     params = moving[0]

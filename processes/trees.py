@@ -4,6 +4,7 @@ import math
 
 import tensorflow as tf
 
+from privacy import norms
 from runtime import random_streams
 
 
@@ -39,7 +40,7 @@ def where(condition, a, b):
 
 def global_norm(a):
   """L2 norm over all leaves together, float32 scalar."""
-  return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(t)) for t in tf.nest.flatten(a)]))
+  return norms.global_norm(tf.nest.flatten(a))
 
 
 def finite_or_zero(a):
@@ -49,11 +50,6 @@ def finite_or_zero(a):
   whose sensitivity is claimed.
   """
   return where(tf.math.is_finite(global_norm(a)), a, zeros_like(a))
-
-
-def clip(a, norm):
-  """a scaled to an L2 norm of at most `norm` (which may be infinite)."""
-  return scale(a, tf.minimum(1.0, norm / tf.maximum(global_norm(a), 1e-30)))
 
 
 def num_elements(a) -> int:

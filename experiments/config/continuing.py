@@ -5,7 +5,7 @@ from typing import Any
 
 import processes
 from experiments.config import user_files
-from experiments.config.experiment import default_of, settings, with_own_method
+from experiments.config.experiment import default_of, names_content, settings, with_own_method
 from settings import show
 
 _MAY_DIFFER = {'device'}  # which may have gone; beside all that is no part of a run's identity
@@ -61,6 +61,6 @@ def merged(
 def _same(name: str, value: Any, earlier: Any) -> bool:
   if isinstance(value, tuple):
     return list(value) == list(earlier or ())
-  if settings()[name].is_file(value) and isinstance(earlier, str):
+  if names_content(name, value) and isinstance(earlier, str):
     return user_files.digest(value) == user_files.digest(earlier)
   return value == earlier

@@ -596,13 +596,19 @@ class ExperimentConfig:
     return {name: path for name, path in own.items() if path is not None}
 
   @property
+  def file_contents(self) -> dict[str, str]:
+    """What stands in the files that make this run what it is: digests by setting."""
+    return {n: user_files.digest(v) for n, v in self.to_json().items() if names_content(n, v)}
+
+  @property
   def identity(self) -> dict[str, Any]:
-    """The settings which make this run what it is: without folders and the like."""
-    return {
-      name: user_files.digest(v) if settings()[name].is_file(v) else v
-      for name, v in self.to_json().items()
-      if settings()[name].identity
-    }
+    """The settings which make this run what it is: without folders and the like.
+
+    A file counts by what it says. Budgets or strengths that were changed in it are another run,
+    whose noise must not be this one's.
+    """
+    values = {n: v for n, v in self.to_json().items() if settings()[n].identity}
+    return {**values, **self.file_contents}
 
   @property
   def fingerprint(self) -> str:
@@ -647,6 +653,12 @@ def _table(methods: tuple[str, ...]) -> Mapping[str, Setting]:
   table = {**processes.registry.settings(), **_BASE}
   table['method'] = _BASE['method'].but(choices=(*processes.METHODS, *processes.ALIASES))
   return {name: table[name] for name in (*_BASE, *table)}
+
+
+def names_content(name: str, value: Any) -> bool:
+  """Whether a setting's value is the path of a file whose content is part of a run's identity."""
+  setting = settings()[name]
+  return setting.identity and value is not None and (setting.is_path or setting.is_file(value))
 
 
 def owners(name: str) -> tuple[str, ...]:

@@ -31,6 +31,25 @@ _RESULTS = ('metrics.parquet', 'privacy.json', 'summary.json', 'checkpoints')
 _SPACE_NEEDED = 16 * 2**20  # bytes that must be free before a run is started
 
 
+def check_contents(where: str, earlier: Mapping[str, str], now: Mapping[str, str]) -> None:
+  """Refuses files that say something else than when what goes on was begun.
+
+  Args:
+    where: the folder's flag.
+    earlier: digests by name, as they were; what is not among them is not known.
+    now: as they are.
+
+  Raises:
+    ValueError: naming the flag.
+  """
+  for name in earlier.keys() & now.keys():
+    if earlier[name] != now[name]:
+      raise ValueError(
+        f'{where} was begun with another content of the file of --{name}. Put back what it said '
+        f'({earlier[name]} by its digest; it is {now[name]}), or choose another folder.'
+      )
+
+
 class RunFolder:
   """One run's folder, held by this process until `close`.
 
@@ -83,7 +102,8 @@ class RunFolder:
       files.remove_temporaries(self.path)
       if not self.resuming:
         noise_keys.forget(self.path)
-        files.write_json(self.path / 'config.json', {'config': config.to_json()})
+        record = {'config': config.to_json(), 'file_contents': config.file_contents}
+        files.write_json(self.path / 'config.json', record)
     except BaseException:
       self.close()
       raise
@@ -112,6 +132,7 @@ class RunFolder:
         f'{where} holds a run with another configuration: {"; ".join(differences)}. '
         'Choose another folder.'
       )
+    check_contents(where, record.get('file_contents', {}), self.config.file_contents)
     self.fingerprint = record.get('fingerprint', self.fingerprint)
     if not self.config.resume:
       raise ValueError(
@@ -137,9 +158,7 @@ class RunFolder:
     """
     record = self.read_json('config.json') or {}
     code = provenance.of_this_code()
-    self.begun_by_other_code = any(
-      record.get(name) and record[name] != value for name, value in code.items()
-    )
+    self.begun_by_other_code = provenance.is_other(record, code)
     self.was_killed = bool(record.get('running'))
     self.noise_key_fingerprint = record.get('noise_key_fingerprint')
     if self.was_killed and self.begun_by_other_code and self.config.privacy != 'none':
@@ -150,7 +169,7 @@ class RunFolder:
         'version, or choose another folder.'
       )
     earlier = record.get('data_checksums')
-    if earlier is not None and earlier != dict(checksums):
+    if earlier and earlier != dict(checksums):
       changed = sorted(
         name for name in {*earlier, *checksums} if earlier.get(name) != checksums.get(name)
       )
@@ -162,6 +181,7 @@ class RunFolder:
       self.path / 'config.json',
       {
         'config': self.config.to_json(),
+        'file_contents': self.config.file_contents,
         'fingerprint': self.fingerprint,
         'data_checksums': dict(checksums),
         **code,

@@ -1,17 +1,21 @@
 """What a run spends, in the ledger of its data (`--ledger`)."""
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 from typing import Any
+
+import numpy as np
 
 import datasets
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
 from experiments.folder.results import RunFolder
-from experiments.running import wording
+from experiments.running import plans, wording
 from experiments.running.build import Experiment
 from privacy import ledger
+from privacy.events import Adjacency
 from privacy.plan import ClientLevelPrivacy, ExampleLevelPrivacy, PrivacyPlan
 
 
@@ -77,18 +81,22 @@ def claim_of(
   settings: str = '',
 ) -> ledger.Claim:
   """What so many rounds of a private run spend; see `ledger.Claim`."""
+  replaced, unprotected = None, ''
   if isinstance(plan, ExampleLevelPrivacy):
     events = dict(zip(dataset.client_ids, plan.event(rounds), strict=True))
     delta = plan.common_delta
   else:
     assert isinstance(plan, ClientLevelPrivacy)
     events = {'': plan.event(rounds)}
+    if Adjacency.REPLACE_ONE in plan.adjacencies:
+      replaced = plan.event(rounds, Adjacency.REPLACE_ONE)
+    if plan.num_opted_out:
+      unprotected = _opted_out(config, dataset)
     delta = float(plan.delta)
-  partition = _partition(config, dataset)
   return ledger.Claim(
     run=run,
-    data=tuple(sorted(dataset.checksums.values())) or (partition,),
-    partition=partition,
+    data=data_of(dataset),
+    partition=_partition(config, dataset),
     unit=plan.unit,
     relation=plan.adjacencies[0].value,
     delta=delta,
@@ -96,7 +104,23 @@ def claim_of(
     rounds=rounds,
     folder=folder,
     settings=settings,
+    replaced=replaced,
+    unprotected=unprotected,
   )
+
+
+def data_of(dataset: datasets.FederatedDataset) -> tuple[str, ...]:
+  """What tells data from others: checksums of what was read; its name where there are none."""
+  return tuple(sorted(dataset.checksums.values())) or (dataset.name,)
+
+
+def _opted_out(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
+  """Tells those who opted out of privacy from others."""
+  groups = plans.setup_of(config, dataset).groups()
+  members = {name: np.flatnonzero(of).tolist() for name, of in groups.items()}
+  own = members or config.fingerprint  # of a method that does not tell
+  text = json.dumps([_partition(config, dataset), own], sort_keys=True)
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 def with_ledger(privacy: dict[str, Any], together: ledger.Composition | None) -> dict[str, Any]:

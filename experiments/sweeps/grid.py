@@ -14,7 +14,7 @@ from typing import Any
 
 import processes
 from experiments.config import user_files
-from experiments.config.experiment import ExperimentConfig, settings, why_not
+from experiments.config.experiment import ExperimentConfig, names_content, settings, why_not
 from settings import Group, did_you_mean
 
 # The guarantee's numbers: they reach a program as tensors.
@@ -124,6 +124,18 @@ class Grid:
       if used.isdisjoint([first, *others]) and reasons[first].startswith('belongs'):
         raise ValueError(f'--sweep={names}={_words(values)}: {first} {reasons[first]}')
     return result
+
+  @property
+  def file_contents(self) -> dict[str, str]:
+    """What stands in the files that its settings name: digests by 'setting=path'."""
+    swept = itertools.chain(*(
+      itertools.product(names.split('+'), values) for names, values in self.axes.items()
+    ))  # fmt: skip
+    return {
+      f'{name}={value}': user_files.digest(value)
+      for name, value in (*self.base.items(), *swept)
+      if names_content(name, value)
+    }
 
   def to_json(self) -> dict[str, Any]:
     """The grid as JSON; `from_json` gives it back."""

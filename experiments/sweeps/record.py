@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.config import continuing, launcher, sweep_flags
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import files, noise_keys
+from experiments.folder import files, noise_keys, results
 from experiments.sweeps.grid import Grid
 from settings import show
 
@@ -129,6 +129,8 @@ def take(path: pathlib.Path, grid: Grid, resume: bool, how: How = _DEFAULT) -> b
         f'--output_dir={path} holds another sweep: {what} {_show(before)}, not {_show(asked)}. '
         'Choose another folder.'
       )
+  contents = json.loads((path / 'sweep.json').read_text()).get('file_contents', {})
+  results.check_contents(f'--output_dir={path}', contents, grid.file_contents)
   if not resume:
     raise ValueError(
       f'--output_dir={path} holds this sweep already; continue it with {launcher.resume(path)} or '
@@ -198,6 +200,7 @@ def write(
     path / 'sweep.json',
     {
       'grid': grid.to_json(),
+      'file_contents': grid.file_contents,
       'how': how.to_json(),
       'selection': selection,
       'failures': dict(failures),

@@ -16,7 +16,7 @@ from experiments.config import continuing, launcher
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import noise_keys, results
 from experiments.running import build, interruption, runner
-from experiments.sweeps import record, sweep
+from experiments.sweeps import grid, record, sweep
 from privacy import ledger
 from tests.experiments import fakes
 from tests.experiments.test_runner import assert_same_results, make_config
@@ -220,6 +220,72 @@ def test_stopped_before_the_first_round(tmp_path, monkeypatch, fast, capsys):
   assert not (tmp_path / 'run').exists()
 
 
+# ---------------------------------------------------------- files that are read
+
+
+def _silos(output_dir, **paths):
+  return ExperimentConfig(
+    method='mr_mtl', privacy='example', dataset='exam', rounds=3, output_dir=str(output_dir),
+    **{name: str(path) for name, path in paths.items()},
+  )  # fmt: skip
+
+
+def _budgets(path, epsilon):
+  path.write_text(f'silo,epsilon,delta\na,{epsilon},1e-3\n')
+  return path
+
+
+def test_a_file_counts_by_what_it_says(tmp_path):
+  """Other budgets are another run: with the same key its noise, scaled, would cancel."""
+  budgets, lambdas = _budgets(tmp_path / 'b.csv', 2), tmp_path / 'l.csv'
+  lambdas.write_text('silo,mtl_lambda\na,2\n')
+  config = _silos(tmp_path, silo_epsilons=budgets, silo_lambdas=lambdas)
+  first = config.fingerprint, config.identity
+  (tmp_path / 'elsewhere').mkdir()
+  moved = _silos(tmp_path, silo_epsilons=_budgets(tmp_path / 'elsewhere' / 'b.csv', 2),
+                 silo_lambdas=lambdas)  # fmt: skip
+  assert (moved.fingerprint, moved.identity) == first
+  _budgets(budgets, 4)
+  assert config.fingerprint != first[0]
+  assert [line.partition(' ')[0] for line in config.differences(moved)] == ['--silo_epsilons']
+  _budgets(budgets, 2)
+  assert config.fingerprint == first[0]
+  lambdas.write_text('silo,mtl_lambda\na,3\n')
+  assert config.fingerprint != first[0]
+
+
+def test_a_run_whose_budgets_were_edited_is_not_continued(tmp_path):
+  budgets, folder = _budgets(tmp_path / 'b.csv', 2), tmp_path / 'run'
+  config = _silos(folder, silo_epsilons=budgets)
+  opened = results.RunFolder(config)
+  opened.record_environment({}, {})
+  opened.begin('key')
+  opened.close()
+  again = dataclasses.replace(config, resume=True)
+  _budgets(budgets, 4)
+  with pytest.raises(ValueError, match='another content of the file of --silo_epsilons'):
+    results.RunFolder(again)
+  _budgets(budgets, 2)
+  opened = results.RunFolder(again)
+  assert opened.resuming
+  opened.close()
+
+
+def test_a_sweep_whose_budgets_were_edited_is_not_continued(tmp_path):
+  budgets = _budgets(tmp_path / 'b.csv', 2)
+  base = {n: v for n, v in _silos('', silo_epsilons=budgets).to_json().items() if n != 'output_dir'}
+  swept = f'silo_epsilons={budgets},{_budgets(tmp_path / "c.csv", 3)}'
+  for name, sweeps in (('base', ['mtl_lambda=1,2']), ('axis', [swept])):
+    (tmp_path / name).mkdir()
+    one = grid.Grid.parse(base, sweeps, [])
+    assert record.take(tmp_path / name, one, False)
+    _budgets(budgets, 4)
+    with pytest.raises(ValueError, match=f'content of the file of --silo_epsilons={budgets}'):
+      record.take(tmp_path / name, one, True)
+    _budgets(budgets, 2)
+    assert not record.take(tmp_path / name, one, True)
+
+
 # ------------------------------------------------------------------- sweeps
 
 
@@ -239,9 +305,9 @@ def _continued(tmp_path, *beside):
 
 
 def test_a_sweep_goes_on_from_its_folder_alone(tmp_path):
-  grid = _begun_sweep(tmp_path, workers=2, select_on='test')
+  begun = _begun_sweep(tmp_path, workers=2, select_on='test')
   plan = _continued(tmp_path)
-  assert plan.grid == grid and plan.resume and plan.folder == str(tmp_path)
+  assert plan.grid == begun and plan.resume and plan.folder == str(tmp_path)
   assert plan.how == record.How(workers=2, select_on='test')
   assert 'Continuing a sweep of 4 runs, target_epsilon=2.0,4.0 x 2 seeds' in plan.in_words
   record.take(tmp_path, plan.grid, True)
@@ -249,7 +315,7 @@ def test_a_sweep_goes_on_from_its_folder_alone(tmp_path):
   again = _continued(
     tmp_path, *SWEEP, '--sweep=target_epsilon=2,4', '--seeds=0-1', '--workers=3', '--device=cpu'
   )
-  assert again.grid.axes == grid.axes and again.how.workers == 3
+  assert again.grid.axes == begun.axes and again.how.workers == 3
   assert again.grid.base['device'] == 'cpu'
   assert not record.take(tmp_path, again.grid, True)
 
@@ -276,8 +342,7 @@ def test_a_sweep_that_fails_before_its_first_round_leaves_nothing(tmp_path, monk
 
 
 def test_runs_that_had_rounds_keep_their_sweep(tmp_path):
-  grid = _begun_sweep(tmp_path)
-  runs = record.configs(grid, tmp_path)
+  runs = record.configs(_begun_sweep(tmp_path), tmp_path)
   begun, unbegun, *_ = runs.values()
   for config in (begun, unbegun):
     folder = pathlib.Path(config.output_dir)

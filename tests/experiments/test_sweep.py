@@ -874,3 +874,27 @@ def test_the_closing_words_say_what_all_runs_spend_together(tmp_path):
   # Of each seed's split an example may be in another silo: more than three runs of its own silo.
   alone = json.loads((tmp_path / 's' / 'runs' / 'seed=0' / 'privacy.json').read_text())
   assert alone['sweep']['epsilon'] < epsilon < 3 * alone['epsilon']
+
+
+@pytest.mark.slow
+def test_the_closing_words_count_what_they_do_not_compose(tmp_path):
+  """A run without privacy, or one that protects another unit, on the same data."""
+  base = {'dataset': 'ppsgd_synthetic', 'dataset_option': ('num_clients=8', 'dimension=3',
+          'local_coordinates=1', 'examples_per_client=20'), 'rounds': 2, 'delta': 1e-3,
+          'noise_key': 'rehearsal', 'clipping_norm': 1.0, 'eval_every': 0}  # fmt: skip
+  found = {}
+  for name, values, sweeps in (
+    ('noise', {'privacy': 'client'}, ['noise_multiplier=0,5,6']),
+    ('unit', {'batch_size': 5}, ['privacy=client,example', 'noise_multiplier=5,6']),
+  ):
+    grid = Grid.parse({**base, 'method': 'fedavg', **values}, sweeps, [])
+    plan = sweep.Plan(grid=grid, folder=str(tmp_path / name), resume=False, how=record.How())
+    plan.run()
+    found[name] = json.loads((tmp_path / name / 'spent.json').read_text())['together']
+  [told] = found['noise']
+  assert told.startswith('What is released by 2 runs, ')
+  assert told.endswith('does not count 1 run without privacy, on the same data: released too, they '
+                       'cost more.')  # fmt: skip
+  assert sorted(t.partition('does not count ')[2].partition(',')[0] for t in found['unit']) == [
+    '2 runs that protect clients (zero-out)', '2 runs that protect examples (zero-out)',
+  ]  # fmt: skip

@@ -148,7 +148,8 @@ def test_a_key_that_another_run_had_is_refused(tmp_path):
 
 def test_lines_of_earlier_versions_are_read():
   line = claim('a').to_json()
-  del line['settings']
+  for name in ('settings', 'replaced', 'unprotected'):
+    del line[name]
   assert Claim.from_json(line) == claim('a')
 
 
@@ -169,15 +170,52 @@ def test_silos_compose_by_themselves(tmp_path):
 
 
 def test_units_of_privacy(tmp_path):
-  """What protects a client protects its examples; the other way round nothing is protected."""
-  book = Ledger(tmp_path / 'ledger')
-  book.reserve(claim('a'))
+  """What protects a client protects its examples; the other way round nothing is protected.
+
+  An example that is zeroed *replaces* its client's update, which moves a sum by two clips.
+  """
+  book, first = Ledger(tmp_path / 'ledger'), claim('a', rate=1.0, replaced=GAUSSIAN(0.25))
+  book.reserve(first)
   found = book.reserve(silos('b', {'x': 1.0}))
-  curve = accounting.rdp_curve(claim('a').events['']) + accounting.rdp_curve(GAUSSIAN(1.0))
-  assert found.epsilon == pytest.approx(float(accounting.epsilon_of_curves(curve, 5e-6)[0]))
+  both = dp_accounting.ComposedDpEvent([GAUSSIAN(0.25), GAUSSIAN(1.0)])
+  assert found.epsilon == pytest.approx(accounting.pld_epsilon(both, 5e-6))
+  assert found.epsilon > accounting.pld_epsilon(first.events[''], 5e-6) + 1
   assert book.composition(claim('c')).epsilon == math.inf
   with pytest.raises(BudgetError, match='epsilon = inf'):
     book.reserve(claim('c'), epsilon=100.0)
+
+
+def test_an_example_beside_runs_whose_replacement_is_not_known():
+  """As of lines of earlier versions, and of clients who opted out."""
+  example = silos('b', {'x': 1.0})
+  assert ledger.compose([example, claim('a')]).epsilon == math.inf
+  known = claim('a', replaced=GAUSSIAN(1.0))
+  assert ledger.compose([example, known]).epsilon < 20
+  some = dataclasses.replace(known, unprotected='half')
+  assert ledger.compose([example, some]).epsilon == math.inf
+
+
+@pytest.mark.parametrize('q', [0.01, 0.1, 0.5])
+@pytest.mark.parametrize('z', [0.5, 1.0, 3.0])
+def test_what_is_replaced_in_a_poisson_sample(q, z):
+  """Renyi's curve, of known participants, is above the tight loss distribution's guarantee."""
+  sampled = dp_accounting.PoissonSampledDpEvent(q, GAUSSIAN(z / 2))
+  replaced = events_lib.ReplacedDpEvent(dp_accounting.SelfComposedDpEvent(sampled, 20))
+  tight = accounting.pld_epsilon(replaced, 1e-5)
+  assert tight == accounting.pld_epsilon(replaced.event, 1e-5, events_lib.Adjacency.REPLACE_ONE)
+  zeroed = dp_accounting.SelfComposedDpEvent(
+    dp_accounting.PoissonSampledDpEvent(q, GAUSSIAN(z)), 20
+  )
+  assert accounting.pld_epsilon(zeroed, 1e-5) < tight
+  assert tight <= accounting.rdp_loss(replaced, 1e-5).epsilon
+
+
+def test_clients_who_opted_out_of_one_run_are_not_protected_by_all(tmp_path):
+  some = claim('a', unprotected='half')
+  assert math.isfinite(ledger.compose([some, claim('b')]).epsilon)
+  assert math.isfinite(ledger.compose([some, claim('b', unprotected='half')]).epsilon)
+  assert ledger.compose([claim('b'), some]).epsilon == math.inf
+  assert ledger.compose([some, claim('b', unprotected='others')]).epsilon == math.inf
 
 
 def test_clients_of_another_partition_are_other_clients(tmp_path):
@@ -207,6 +245,7 @@ EVENTS = [
   dp_accounting.SampledWithoutReplacementDpEvent(10, 2, GAUSSIAN(1.0)),
   events_lib.FailingDpEvent(1e-9, GAUSSIAN(1.0)),
   events_lib.BallsInBinsDpEvent(3, GAUSSIAN(1.0)),
+  events_lib.ReplacedDpEvent(GAUSSIAN(1.0)),
 ]  # fmt: skip
 
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_privacy as tfp
 from scipy import stats
 
+from privacy import norms, queries, sampling
 from privacy import plan as plan_lib
-from privacy import queries, sampling
 from runtime import random_streams
 
 COHORTS = sampling.PoissonCohorts(100, 0.5)
@@ -75,7 +75,7 @@ def test_the_norm_has_its_digits_at_every_scale_of_float32(compiled):
 
   @tf.function(jit_compile=compiled)
   def norm_of(a, b):
-    return queries._global_norm([a, b])
+    return norms.global_norm([a, b])
 
   @tf.function(jit_compile=compiled)
   def plain(a, b):
@@ -90,20 +90,37 @@ def test_the_norm_has_its_digits_at_every_scale_of_float32(compiled):
   assert lost > 50  # the control: at these the plain sum of squares fails
 
 
-def test_a_huge_scalar_is_not_taken_for_nothing():
-  """XLA takes constant factors out of a scalar's square: 2^-180 of it is 0, which would pass."""
+def _with_one_large_entry(count):
+  """Its square is 1, and the other ones are less than half a unit in that one's last place."""
+  record = np.full(count, np.sqrt(0.49 * 2.0**-24), np.float32)
+  record[0] = 1.0
+  return record
 
-  @tf.function(jit_compile=True)
-  def norm_of(x):
-    return queries._global_norm([x])
 
-  @tf.function(jit_compile=True)
-  def with_a_constant_scale(x):
-    return tf.sqrt(tf.square(x * 2.0**-90)) * 2.0**90
+@pytest.mark.parametrize('scale', [1.0, 2.0**-90, 2.0**90])
+def test_millions_of_small_numbers_beside_a_large_one_count(scale):
+  """A client may choose them so: a running sum in float32 has only the large one."""
+  record = _with_one_large_entry(2_000_000) * np.float32(scale)
+  true = np.linalg.norm(record.astype(np.float64))
+  compiled = tf.function(lambda x: norms.global_norm([x]), jit_compile=True)
+  assert float(compiled(record)) == pytest.approx(true, rel=1e-6)
+  running = float(np.cumsum(np.square(record / np.float32(scale)), dtype=np.float32)[-1]) ** 0.5
+  assert running < (1 - 2e-4) * true / scale  # the broken twin
+  clipped = _clip(_fixed(norm=0.5 * scale), [tf.constant(record)])
+  moved = np.linalg.norm(np.asarray(clipped[0], np.float64))
+  assert moved == pytest.approx(0.5 * scale, rel=1e-6)
 
-  for exponent in (-100.0, -60.0, 0.0, 61.9, 100.0):
-    assert float(norm_of(tf.constant(2.0**exponent))) == pytest.approx(2.0**exponent, rel=1e-5)
-  assert float(with_a_constant_scale(tf.constant(2.0**61.9))) == 0.0  # the broken twin
+
+@pytest.mark.parametrize('compiled', [False, True])
+def test_noise_is_never_nothing(compiled):
+  """z C below float32's smallest number would be 0, where records of norm C pass."""
+  deviation = tf.function(queries.noise_stddev, jit_compile=compiled)
+  for z, clip in ((0.5, 2e-38), (1e-3, 1e-38), (1e-30, 1e-30)):
+    assert float(deviation(tf.constant(z), tf.constant(clip))) == 2.0**-100
+  assert float(deviation(tf.constant(0.5), tf.constant(3.0))) == 1.5
+  for clip in (2e-38, 1.0, np.inf):
+    assert float(deviation(tf.constant(0.0), tf.constant(clip, tf.float32))) == 0.0
+  assert float(deviation(tf.constant(0.5), tf.constant(np.inf, tf.float32))) == np.inf
 
 
 _FLOATS = hypothesis.strategies.floats(width=32)  # NaN, infinities and denormals included

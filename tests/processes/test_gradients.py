@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from privacy import norms
 from processes import gradients, trees
 from processes.method import Tree
 from runtime import random_streams
@@ -170,6 +171,16 @@ def test_an_outer_product_moves_the_sum_by_at_most_the_clip(compiled, powers, nu
   assert np.linalg.norm(np.subtract(*sums, dtype=np.float64)) <= clip * (1 + 1e-4)
 
 
+def _in_float32(monkeypatch):
+  """The broken twin: squares of small numbers vanish, and nothing is put in their place."""
+
+  def sums(values):
+    return tf.reduce_sum(tf.square(values), axis=list(range(1, values.shape.rank)))
+
+  monkeypatch.setattr(norms, 'sums_of_squares', sums)
+  monkeypatch.setattr(gradients, '_SMALLEST_FLOAT', 0.0)
+
+
 @pytest.mark.parametrize('honest', [True, False])
 @pytest.mark.parametrize(
   ('x', 'y', 'clip'),
@@ -181,7 +192,7 @@ def test_an_outer_product_moves_the_sum_by_at_most_the_clip(compiled, powers, nu
 )
 def test_an_outer_product_is_not_taken_for_a_shorter_one(x, y, clip, honest, monkeypatch):
   if not honest:
-    monkeypatch.setattr(gradients, '_SMALLEST_FLOAT', 0.0)
+    _in_float32(monkeypatch)
   rows = (np.full([1, side], value) for side, value in zip(_SIDES, (x, y), strict=True))
   total = _clipped_product_sum(*rows, [True], clip)
   is_clipped = np.linalg.norm(np.asarray(total, np.float64)) <= clip * (1 + 1e-6)
@@ -189,18 +200,20 @@ def test_an_outer_product_is_not_taken_for_a_shorter_one(x, y, clip, honest, mon
 
 
 @pytest.mark.parametrize('honest', [True, False])
-def test_many_vanishing_squares_count_each(honest, monkeypatch):
-  """A thousand numbers of 6e-20, whose squares have a sum of 4e-36."""
+@pytest.mark.parametrize('size', [6e-20, 1e-23])
+def test_many_vanishing_squares_count_each(size, honest, monkeypatch):
+  """A thousand numbers, whose squares have a sum of 4e-36 or 1e-43."""
   if not honest:
-    squares = gradients._squares
-    monkeypatch.setattr(gradients, '_squares', lambda values: squares(values[..., :1]))
-  clip, rows = 1e-19, 1000
+    _in_float32(monkeypatch)
+  clip, rows = 1.5 * size, 1000
   model = _bilinear(lambda params, x: tf.reduce_sum(params['weights'] * x, axis=1, keepdims=True))
   total, _ = gradients.clipped_gradient_sum(
-    model, Tree(weights=tf.zeros([rows])), tf.fill([1, rows], 6e-20), tf.ones([1, 1]),
+    model, Tree(weights=tf.zeros([rows])), tf.fill([1, rows], size), tf.ones([1, 1]),
     tf.constant([True]), clipping_norm=tf.constant(clip),
   )  # fmt: skip
-  assert (np.linalg.norm(np.asarray(total['weights'], np.float64)) <= clip) == honest
+  norm = np.linalg.norm(np.asarray(total['weights'], np.float64))
+  assert (norm <= clip * (1 + 1e-6)) == honest
+  assert not honest or norm == pytest.approx(clip, rel=1e-5)
 
 
 def _matmul_with_a_gradient_of_its_own(x, weights):
