@@ -219,9 +219,9 @@ def test_noise_has_the_claimed_scale(native, cohort):
 
 def test_one_private_client_moves_the_sum_by_at_most_the_clip(native):
   """Also with an update that overflows."""
-  clip, ratio = 0.4, 1.0
+  clip, ratio = FIXED['clipping_norm'], 1.0
   method = _method()
-  for factor in (1.0, 1e30):
+  for factor in (1.0, 1e30, 1e38):
     data = DATA.copy()
     data['y'] = DATA['y'].copy()
     data['y'][0] *= factor
