@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import datasets
+import datasets.registry
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
 from experiments.folder.results import RunFolder
@@ -134,8 +135,12 @@ def with_ledger(privacy: dict[str, Any], together: ledger.Composition | None) ->
 
 
 def _partition(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
-  """What decides which client holds what: on some data the seed does."""
-  return json.dumps([dataset.name, config.dataset_options, config.seed], sort_keys=True)
+  """What decides which client holds what: on some data the seed does, in a table a column."""
+  options = config.dataset_options
+  if datasets.registry.is_table(config.dataset):
+    who = [options.get(name) for name in ('silo_column', 'client_column')]
+    return json.dumps([dataset.name, who])
+  return json.dumps([dataset.name, options, config.seed], sort_keys=True)
 
 
 def _is_running(folder: str) -> bool:

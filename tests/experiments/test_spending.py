@@ -2,14 +2,15 @@
 
 import dataclasses
 import json
+import math
 import os
 
 import pytest
 
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
-from experiments.running import interruption, loop, runner
-from privacy import accounting
+from experiments.running import build, interruption, loop, plans, runner, spending
+from privacy import accounting, ledger
 from privacy.ledger import BudgetError
 from runtime.noise_key import NoiseKey
 from tests.experiments import fakes
@@ -193,3 +194,48 @@ def test_nothing_is_written_that_the_ledger_does_not_hold(tmp_path, monkeypatch)
   monkeypatch.setattr(files, 'write_json', write)
   run(tmp_path / 'a', ledger=str(book))
   assert len(written) > 3 and all(recorded >= rounds for rounds, recorded in written)
+
+
+# --------------------------------------------------------------------- what is claimed
+
+
+def _claim_on(table, **values):
+  config = ExperimentConfig(
+    dataset=str(table), silo_column='who', target_column='y', rounds=3, delta=1e-3,
+    noise_multiplier=2.0, clients_per_round=4, privacy='client',
+    **{'method': 'fedavg', **values},
+  )  # fmt: skip
+  dataset = build.load_dataset(config)
+  return spending.claim_of(config, dataset, plans.build_plan(config, dataset), 3, run='r')
+
+
+@pytest.mark.slow
+def test_a_table_is_the_same_people_whichever_columns_are_used(tmp_path):
+  rows = [f'{k % 8},{k},{2 * k},{k % 3}.5' for k in range(80)]
+  table = tmp_path / 't.csv'
+  table.write_text('\n'.join(['who,a,b,y', *rows]))
+  task = ('task=regression',)
+  every = _claim_on(table, dataset_option=task)
+  some = _claim_on(table, dataset_option=('features=a', *task), seed=1)
+  assert (every.data, every.partition) == (some.data, some.partition)
+  both = ledger.compose([every, some])
+  assert both.runs == 2 and both.epsilon > ledger.compose([every]).epsilon
+
+
+@pytest.mark.slow
+def test_who_opted_out_is_part_of_the_claim(tmp_path):
+  rows = [f'{k % 8},{k},{k % 3}.5' for k in range(80)]
+  table = tmp_path / 't.csv'
+  table.write_text('\n'.join(['who,a,y', *rows]))
+  task = ('task=regression',)
+  half, same, other, all_of_them = (
+    _claim_on(table, dataset_option=task, **values)
+    for values in (
+      {'method': 'feo2', 'opt_out_fraction': 0.5}, {'method': 'feo2', 'opt_out_fraction': 0.5},
+      {'method': 'feo2', 'opt_out_fraction': 0.25}, {},
+    )
+  )  # fmt: skip
+  assert half.unprotected == same.unprotected != other.unprotected and not all_of_them.unprotected
+  assert ledger.compose([half, same]).epsilon < ledger.compose([half, other]).epsilon == math.inf
+  assert math.isfinite(ledger.compose([half, all_of_them]).epsilon)
+  assert ledger.compose([all_of_them, half]).epsilon == math.inf
