@@ -110,6 +110,8 @@ def assign_labels(
   have the same number and almost no example is left over.
   """
   num_labels = len(label_counts)
+  if num_clients < 1:
+    raise ValueError(f'num_clients is {num_clients}; it must be at least 1.')
   if not 1 <= labels_per_client <= num_labels:
     raise ValueError(f'labels_per_client is {labels_per_client}; allowed: 1..{num_labels}.')
   quota = _apportion(np.asarray(label_counts), num_clients * labels_per_client)

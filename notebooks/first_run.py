@@ -13,7 +13,7 @@
 # %% [markdown]
 # # A first run and its figures
 #
-# 65 real schools learn to predict exam scores together, each with a model of its own (MR-MTL,
+# 63 real schools learn to predict exam scores together, each with a model of its own (MR-MTL,
 # Liu et al., NeurIPS 2022). Every pupil's record is protected, in what a school sends and in
 # its own model.
 

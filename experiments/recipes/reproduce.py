@@ -449,7 +449,7 @@ def main(argv: Sequence[str]) -> int:
 
   arguments = list(argv[1:])
   if not arguments or {'-h', '--help'} & {*arguments}:
-    printing.out(__doc__)
+    printing.out(__doc__.partition('\nLong because')[0])
     return 0 if arguments else EXIT_ERROR
   try:
     if arguments[0] == '--list':
@@ -468,6 +468,8 @@ def main(argv: Sequence[str]) -> int:
         f'{recipe.name} is run in two steps, for claims: {launcher.command()} claims '
         f'--run={recipe.name} runs and judges it (--page_dir there writes its page).'
       )
+    for part in recipe.parts:  # a wrong flag is said before anything is fetched
+      recipe.grid(part, own.changing).runs()
     if not any(flag.startswith('--dataset=') for flag in own.changing):
       recipes.get_data(recipe, own.data_dir, say)
     met = reproduce(

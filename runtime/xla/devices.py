@@ -97,6 +97,8 @@ def _granted_threads() -> int:
 
 def _expanded(names: str) -> list[str]:
   """The names of a list, of `auto` too."""
+  if not isinstance(names, str):
+    raise ValueError(f"devices={names!r} must be text, such as 'gpu', 'cpu,cpu' or 'auto'.")
   if names == 'auto':
     cores = min(len(os.sched_getaffinity(0)), _granted_threads() or _MOST_CORES, _MOST_CORES)
     return ['gpu'] if tf.config.list_physical_devices('GPU') else ['cpu'] * cores

@@ -147,3 +147,10 @@ def test_rows_by_client():
   np.testing.assert_array_equal(ids, [3, 7])
   np.testing.assert_array_equal(rows[0], [1, 4])
   np.testing.assert_array_equal(rows[1], [0, 2, 3])
+
+
+def test_labels_of_no_clients_are_refused():
+  with pytest.raises(ValueError, match='num_clients is 0; it must be at least 1'):
+    partition.assign_labels(
+      np.ones(3), num_clients=0, labels_per_client=1, generator=np.random.default_rng(0)
+    )

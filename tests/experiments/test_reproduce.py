@@ -514,3 +514,16 @@ def test_a_page_says_who_is_not_protected(tmp_path):
   [line] = recipe_page._guarantees([tmp_path / name for name in 'abc'])
   assert line.startswith('epsilon 0, 3.6 at delta 0.0001. The clients who opted out have no')
   assert 'choosing between runs' not in line
+
+
+def test_a_wrong_flag_is_said_before_data_are_fetched(monkeypatch, capsys):
+  fetched = []
+  monkeypatch.setattr(recipes, 'get_data', lambda *arguments: fetched.append(arguments))
+  assert reproduce.main(['reproduce', 'silo_school_reference', '--rouds=3']) == 2
+  assert '--rouds' in capsys.readouterr().err and not fetched
+
+
+def test_help_is_for_its_user(capsys):
+  assert reproduce.main(['reproduce', '--help']) == 0
+  said = capsys.readouterr().out
+  assert './fl reproduce NAME' in said and 'Long because' not in said

@@ -311,6 +311,11 @@ def test_auto_without_a_gpu_is_every_core(monkeypatch):
     assert len(devices.resolve('auto')) == count
 
 
+def test_a_number_is_no_list_of_devices():
+  with pytest.raises(ValueError, match='devices=3 must be text'):
+    devices.resolve(3)
+
+
 def test_a_gpu_works_on_one_piece_only(monkeypatch):
   gpu = type('Device', (), {'name': '/device:GPU:0'})
   monkeypatch.setattr(devices, '_gpus', lambda: [gpu])
