@@ -42,7 +42,8 @@ def draw_run(
     _draw_metric(panels[0], table, metric)
     panels[0].set_title(title, loc='left', fontsize=11)
     if private:
-      panels[1].plot(*zip(*private, strict=True), color=house.BLUE)
+      # In steps: between two evaluations a straight line would be below the concave curve.
+      panels[1].plot(*zip(*private, strict=True), color=house.BLUE, drawstyle='steps-pre')
       panels[1].set_ylim(bottom=0)
       panels[1].set_ylabel(
         name.replace('_', ' ') + (f' (delta {delta:g})' if delta else ' (own deltas)')

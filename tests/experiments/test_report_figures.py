@@ -481,3 +481,18 @@ def test_settings_without_noise_have_the_largest_budget():
   assert choosing._of_middle_budgets(names, last, 1) == ['setting 1']
   assert set(names) - set(choosing._of_middle_budgets(names, last, 4)) == {'setting 2'}
   assert choosing._of_middle_budgets(names, last.assign(epsilon=np.nan), 2) == names[:2]
+
+
+@pytest.mark.parametrize(
+  'compared',
+  [
+    ('fedavg', 'feo2', 'ditto', 'ppsgd', 'fedprox', 'scaffold', 'local'),
+    ('fedavg', 'local', 'mr_mtl', 'tuned_mr_mtl', 'finetune', 'mocha', 'ifca', 'ifca_mr_mtl',
+     'pooled', 'ditto'),
+  ],
+)  # fmt: skip
+def test_methods_that_are_compared_have_colours_of_their_own(compared):
+  styles = [layout.style_of(method) for method in compared]
+  assert len({style.colour for style in styles}) == len(compared)
+  every = [layout.style_of(method) for method in processes.METHODS]
+  assert len({(style.colour, style.marker, style.dash) for style in every}) == len(every)
