@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 _LINE = 1.25  # of the letters' size
+_AT_THE_SIDE = 0.93  # of the axes' width
 
 
 def label_ends(axes: Any, labels: dict[Any, str] | None = None, *, size: float = 8) -> None:
@@ -34,12 +35,15 @@ def label_ends(axes: Any, labels: dict[Any, str] | None = None, *, size: float =
     np.array([_LINE * size * rows[line] / points for line in ends]),
   )
   for line, height in zip(ends, heights, strict=True):
+    # A line that ends early has a leader across the axes, which must not look like more of it.
+    crosses = ends[line][0] < _AT_THE_SIDE
     axes.annotate(
       labels[line], ends[line], xytext=(1.03, height), xycoords='axes fraction',
       textcoords='axes fraction', va='center', ha='left', fontsize=size, color=line.get_color(),
       annotation_clip=False,
       arrowprops=dict(
-        arrowstyle='-', color=line.get_color(), linewidth=0.6, alpha=0.6, shrinkA=0, shrinkB=2,
+        arrowstyle='-', color=line.get_color(), linewidth=0.6, alpha=0.6, shrinkA=0,
+        shrinkB=6 if crosses else 2, linestyle=(0, (1, 5)) if crosses else '-',
         relpos=(0, 0.5),  # from the name's left end: through no other name
       ),
     )  # fmt: skip

@@ -50,6 +50,17 @@ def test_heights_are_moved_as_little_as_needed():
   np.testing.assert_allclose(labels._spread(np.ones(3), sizes), [0.75, 0.85, 0.95])
 
 
+def test_a_leader_across_the_axes_looks_like_no_line():
+  """A method that was run with few settings has its name far from its last point."""
+  _, axes = _axes()
+  axes.plot([0, 10], [1, 2], label='to the end')
+  axes.plot([0], [3], marker='o', label='one point')
+  drawing.label_ends(axes)
+  dashes = {a.get_text(): a.arrow_patch.get_linestyle() for a in axes.texts}
+  assert dashes['to the end'] in ('-', 'solid') and dashes['one point'] not in ('-', 'solid')
+  assert all(a.arrow_patch.get_linewidth() < 1.0 for a in axes.texts)
+
+
 def test_a_line_without_points_has_no_label():
   _, axes = _axes()
   axes.plot([], [], label='nothing')
