@@ -137,6 +137,13 @@ def from_flags(given: Mapping[str, Any], flag_values: flags.FlagValues) -> Plan:
     grid = Grid.parse(given, sweeps, seeds)
   own = {n: flag_values[n].value for n in how.to_json() if not flag_values[n].using_default_value}
   how = dataclasses.replace(how, **own)
+  if own.get('select_on') == sweep_flags.VALIDATION and not any(
+    config.validation_fraction for config in grid.runs().values()
+  ):
+    raise ValueError(
+      f'--select_on={sweep_flags.VALIDATION} needs validation data: set --validation_fraction '
+      'above 0. --select_on=test chooses on test data, and says so.'
+    )
   return Plan(grid=grid, folder=folder, resume=resume, how=how)
 
 

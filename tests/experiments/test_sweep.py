@@ -11,7 +11,10 @@ import weakref
 import numpy as np
 import pandas as pd
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
+from experiments import cli
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import checkpoints, files, provenance
 from experiments.folder.metrics import MetricTable
@@ -898,3 +901,19 @@ def test_the_closing_words_count_what_they_do_not_compose(tmp_path):
   assert sorted(t.partition('does not count ')[2].partition(',')[0] for t in found['unit']) == [
     '2 runs that protect clients (zero-out)', '2 runs that protect examples (zero-out)',
   ]  # fmt: skip
+
+
+def test_a_choice_on_validation_data_that_nobody_keeps_is_refused_at_once():
+  """Where it was asked for; by default nothing is chosen, and that is said at the end."""
+
+  def plan(*arguments):
+    given = ['x', '--method=mr_mtl', '--dataset=exam', '--sweep=mtl_lambda=1,2', *arguments]
+    with flagsaver.flagsaver():
+      flags.FLAGS(given)
+      return sweep.from_flags(cli.experiment_flags.given(given).values, flags.FLAGS)
+
+  with pytest.raises(ValueError, match='--select_on=validation needs validation data'):
+    plan('--select_on=validation')
+  for arguments in ([], ['--select_on=test'],
+                    ['--select_on=validation', '--validation_fraction=0.2']):  # fmt: skip
+    assert len(plan(*arguments).grid.runs()) == 2
