@@ -82,10 +82,11 @@ def line(index: int) -> Line:
   """
   if index < 0:
     raise ValueError(f'a line has a number from 0, got {index}.')
-  # Steps without a common divisor: a colour that comes again has another dash and marker.
+  # Steps without a common divisor: a colour that comes again has another dash and marker. It comes
+  # in another order: of the methods, the first and those from the eleventh on are compared.
   turn, place = divmod(index, len(COLOURS))
   return Line(
-    colour=COLOURS[place],
+    colour=COLOURS[(place + 4 * turn) % len(COLOURS)],
     marker=MARKERS[(place + 3 * turn) % len(MARKERS)],
     dash=DASHES[(place + turn) % len(DASHES)],
   )

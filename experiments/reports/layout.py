@@ -73,13 +73,6 @@ class Drawing:
     return path
 
 
-# There are more methods than colours: those across devices share one with a method across silos
-# with which nobody compares them.
-_SHARES_COLOUR = {
-  'feo2': 'ifca', 'ppsgd': 'mocha', 'fedprox': 'ifca_mr_mtl', 'scaffold': 'tuned_mr_mtl',
-}  # fmt: skip
-
-
 def read_table(path: pathlib.Path) -> pd.DataFrame:
   """The table of a figure, as `Drawing.save` wrote it."""
   table = pd.read_csv(path, dtype=dict.fromkeys(_WORDS_IN, str), float_precision='round_trip')
@@ -172,8 +165,6 @@ def line_across(axes, value: float, method: str, words: str = '') -> None:
 def style_of(method: str) -> house.Line:
   """A method's line: the same in every figure."""
   names = list(processes.registry.METHODS)
-  if method in _SHARES_COLOUR:
-    return house.line(names.index(_SHARES_COLOUR[method]) + len(house.COLOURS))
   return house.line(names.index(method) if method in names else len(names))
 
 
