@@ -313,3 +313,29 @@ def test_files_are_read_anew_once_they_have_changed(native, tmp_path, case, is_s
   with runtime.XlaContext():
     assert rounds() == [[3.0], [3.0], [15.0]]
   assert read_once[-1] == (is_settled and case != 'read in a map')
+
+
+def test_endless_data_sets_have_batches_and_shards():
+  """Their number of elements is int32's largest, which no sum may pass: they would be empty."""
+
+  def totals(data):
+    def total(part):
+      return part.reduce(tf.constant(0, tf.int64), lambda sum_, x: sum_ + tf.reduce_sum(x) * 3 + 1)
+
+    endless, often = data.repeat(), data.repeat(10**12)
+    parts = (
+      endless.batch(3).take(4), endless.shard(3, 0).take(4), endless.skip(3).batch(2).take(3),
+      often.take(5), data.shard(3, 2), data.repeat(3).batch(4),
+    )  # fmt: skip
+    return [total(part) for part in parts]
+
+  sequence = tff.SequenceType(np.int64)
+  work = tff.tensorflow.computation(totals, sequence)
+  clients = tff.FederatedType(sequence, tff.CLIENTS)
+  run = tff.federated_computation(lambda data: tff.federated_map(work, data), clients)
+  data = [tf.data.Dataset.range(count) for count in (7, 1, 4)]
+  with runtime.XlaContext(devices='cpu'):
+    found = run(data)
+  assert [list(map(int, one)) for one in found] == [
+    [int(t) for t in totals(one)] for one in data
+  ]  # fmt: skip

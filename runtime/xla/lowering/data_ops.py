@@ -129,6 +129,16 @@ def _limit(number, data: _Indexed) -> tuple[tf.Tensor, int | None]:
   return count, bound
 
 
+def _in_parts(count, size):
+  """How many parts of a size a count has, a smaller last one included; of an endless one, too."""
+  return count // size + tf.cast(count % size > 0, tf.int32)
+
+
+def _times(count, times):
+  """A count so many times: endless where int32 has no such number."""
+  return tf.where(count > _ENDLESS // tf.maximum(1, times), _ENDLESS, count * times)
+
+
 def _take(interp, node, inputs):
   del interp, node
 
@@ -165,7 +175,7 @@ def _shard(interp, node, inputs):
   def transform(data):
     return data.reindexed(
       lambda i: i * shards + index,
-      count=(data.count - index + shards - 1) // shards,
+      count=_in_parts(tf.maximum(data.count - index, 0), shards),
       bound=data.bound,
       again=_again(data, transform),
     )
@@ -288,7 +298,7 @@ def _batch(interp, node, inputs):
     if data.get_many is None:
       raise NotLowered('a batch of elements whose shapes vary')
     rows = int(size) if data.bound is None or drop else min(int(size), max(1, data.bound))
-    batches = data.count // rows if drop else (data.count + rows - 1) // rows
+    batches = data.count // rows if drop else _in_parts(data.count, rows)
     bound = None if data.bound is None else -(-data.bound // rows)
     if not drop:
       interp.session.bounds.add(rows)
@@ -320,14 +330,15 @@ def _repeat(interp, node, inputs):
   if data.again is not None:
     return [_repeat_anew(interp, data, number)]
   if number is None:
-    times = tf.cast(inputs[1], tf.int32)
-    count = tf.where(times < 0, tf.where(data.count > 0, _ENDLESS, 0), data.count * times)
+    times = tf.cast(tf.minimum(inputs[1], _ENDLESS), tf.int32)
+    count = tf.where(times < 0, tf.where(data.count > 0, _ENDLESS, 0), _times(data.count, times))
     bound = None
   elif number < 0:
     count, bound = tf.where(data.count > 0, _ENDLESS, 0), None
   else:
-    count = data.count * int(number)
-    bound = None if data.bound is None else data.bound * int(number)
+    times = min(int(number), _ENDLESS)
+    count = _times(data.count, times)
+    bound = None if data.bound is None or data.bound * times >= _ENDLESS else data.bound * times
   return [data.reindexed(lambda i: i % tf.maximum(1, data.count), count=count, bound=bound)]
 
 
