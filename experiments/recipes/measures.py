@@ -291,8 +291,6 @@ class Runs:
   def curve(self, term: Term, setting: str) -> tuple[list[float], np.ndarray]:
     """Utility over one setting, the others chosen on the tuning seeds.
 
-    A term's 'elsewhere' has terms by values of the setting that other parts hold.
-
     Returns:
       (values of the setting, increasing; utilities [values, judging seeds]).
     """
@@ -301,20 +299,16 @@ class Runs:
       return self.set(self.filled(term['at'])).curve(term['of'], setting)
     if 'part' not in term:
       raise Impossible(f'{", ".join(term)}: a curve is of the runs of one part')
-    elsewhere = {float(value): of for value, of in term.pop('elsewhere', {}).items()}
     frame = self.tables.get(term['part'])
     if frame is None:
       raise Impossible(f'part {term["part"]} was not run')
     if setting not in frame:
       raise Impossible(f'part {term["part"]} has no {setting} to vary')
-    here = {
-      value: {**term, 'where': {**term.get('where', {}), setting: value}}
-      for value in map(float, frame[setting].dropna().unique())
-    }
     places, rows = [], []
-    for value, of in sorted({**here, **elsewhere}.items(), key=operator.itemgetter(0)):
+    for value in sorted(float(v) for v in frame[setting].dropna().unique()):
+      where = {**term.get('where', {}), setting: value}
       try:
-        rows.append(self.of(of))
+        rows.append(self.of({**term, 'where': where}))
       except Impossible:
         continue  # does not train with every seed
       places.append(value)

@@ -424,18 +424,6 @@ def test_best_settings_over_budgets_and_their_curves():
   assert _judge({**falls, 'of': [{'minus': ['mr_mtl', 'mr_mtl']}] * 2}, runs).met is None
 
 
-@pytest.mark.parametrize(('other', 'best'), [(0.1, 0.0), (-10.0, 1.0)])
-def test_a_curve_has_values_that_another_part_holds(other, best):
-  """End points may be runs of their own: local training has no alpha to vary."""
-  ends = _table([_noisy(-other)], target_epsilon=[1.0])
-  runs = _runs(tables={'mr_mtl': _curve(0.0, 1.0), 'end': ends}, values={'metric': 'test_mse'})
-  term = {'part': 'mr_mtl', 'choose': True, 'elsewhere': {'0': {'part': 'end', 'choose': True}}}
-  places, utilities = runs.curve(term, 'mtl_lambda')
-  assert places == [0.0, 0.1, 1.0, 10.0]
-  assert places[int(np.argmax(utilities.mean(axis=1)))] == best
-  np.testing.assert_allclose(utilities[0], other, atol=0.1)
-
-
 def test_tables_of_runs():
   rows = []
   for metric, group, value in (
