@@ -124,7 +124,8 @@ labels 1 to 5>
     preprocessing=preprocessing,
     fixed=_bounded(chosen, bounds) if preprocessing == 'fixed' else None,
     notes=notes,
-    checksums={name: _sha256(df)},
+    # The whole table's tells runs on other columns of the same people.
+    checksums={name: _sha256(x, y, names), f'{name}, the whole table': _sha256_of_table(df)},
     extras=extras,
     citation='a table of the user',
   )
@@ -269,8 +270,16 @@ def _bounded(
   return lambda x: (np.clip(x, low, high) - low) / (high - low)
 
 
-def _sha256(df: 'pd.DataFrame') -> str:
-  """Of the whole table, whichever columns are used: what is made of it is of the same people."""
+def _sha256(*arrays: np.ndarray) -> str:
+  digest = hashlib.sha256()
+  for array in arrays:
+    # Text arrays hold Python objects, whose bytes are addresses.
+    content = '\0'.join(array) if array.dtype == object else array.tobytes()
+    digest.update(content.encode() if isinstance(content, str) else content)
+  return digest.hexdigest()
+
+
+def _sha256_of_table(df: 'pd.DataFrame') -> str:
   import pandas as pd
 
   digest = hashlib.sha256()

@@ -82,8 +82,8 @@ def line(index: int) -> Line:
   """
   if index < 0:
     raise ValueError(f'a line has a number from 0, got {index}.')
-  # Steps without a common divisor: a colour that comes again has another dash and marker. It comes
-  # in another order: of the methods, the first and those from the eleventh on are compared.
+  # Steps without a common divisor: a colour that comes again has another dash and marker, and the
+  # lines that share it are not ten apart, as the first of two groups of lines would be.
   turn, place = divmod(index, len(COLOURS))
   return Line(
     colour=COLOURS[(place + 4 * turn) % len(COLOURS)],

@@ -65,7 +65,7 @@ class StreamGaussianSumQuery(tfp.GaussianSumQuery):
     norm = norms.global_norm(leaves)  # NaN or infinite if the record is not finite
     passes = tf.logical_or(norm <= clip, tf.math.is_inf(clip))
     finite = tf.math.is_finite(norm)
-    scale = tf.where(passes, 1.0, clip / tf.maximum(norm, 1e-38))
+    scale = tf.where(passes, 1.0, norms.clip_factors(clip, norm))
 
     def clipped(x):
       shrunk = tf.where(finite, x * tf.cast(scale, x.dtype), tf.zeros_like(x))

@@ -7,7 +7,6 @@ import tensorflow as tf
 from privacy import norms
 from processes import trees
 
-_SMALLEST_FLOAT = 2.0**-126  # float32's smallest normal number, in whose place there is none
 _LEAST_SAVING = 4  # A matrix of fewer times the numbers of its factors is written down itself.
 
 
@@ -54,9 +53,9 @@ def clipped_gradient_sum(
   # Two parts are an outer product's factors.
   gradients = [(_OuterProducts if len(parts) == 2 else _Written)(*parts) for parts in factors]
   squares = tf.add_n([gradient.squares() for gradient in gradients])
-  norms_of_all = tf.cast(tf.sqrt(squares), tf.float32)
-  usable = mask & tf.math.is_finite(norms_of_all)
-  scales = tf.minimum(1.0, clipping_norm / tf.maximum(norms_of_all, _SMALLEST_FLOAT))
+  lengths = tf.cast(tf.sqrt(squares), tf.float32)
+  usable = mask & tf.math.is_finite(lengths)
+  scales = norms.clip_factors(clipping_norm, lengths)
   sums = [
     tf.reshape(gradient.scaled_sum(scales, usable), value.shape)
     for gradient, value in zip(gradients, tf.nest.flatten(params), strict=True)

@@ -168,11 +168,9 @@ class RunFolder:
         'spent privacy, and may not be replayed bit for bit by this version. Continue with that '
         'version, or choose another folder.'
       )
-    earlier = record.get('data_checksums')
-    if earlier and earlier != dict(checksums):
-      changed = sorted(
-        name for name in {*earlier, *checksums} if earlier.get(name) != checksums.get(name)
-      )
+    earlier = record.get('data_checksums', {})  # an earlier version may have known fewer
+    changed = sorted(name for name, value in earlier.items() if checksums.get(name) != value)
+    if changed:
       raise ValueError(
         f'--output_dir={self.path} holds a run with other data: the checksum of {changed[0]} '
         'differs. Choose another folder.'

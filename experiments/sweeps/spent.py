@@ -93,9 +93,9 @@ def _in_words(claims: list[ledger.Claim], beside: Mapping[str, int]) -> str:
   fixed = found.epsilon_of_fixed
   if fixed is not None and fixed < found.epsilon:
     found = dataclasses.replace(found, epsilon=fixed, accountant='PLD', epsilon_of_fixed=None)
-  what = 'All that is released' if not beside else f'What is released by {_in_numbers(len(claims))}'
+  said = f'What is released by {_in_numbers(len(claims))}' if beside else 'All that is released'
   sentence = (
-    f'{what}, were each noise key a secret of its own: {found}. '
+    f'{said}, were each noise key a secret of its own: {found}. '
     f'Unit: {claims[0].unit}. Adjacency: {claims[0].relation}.'
   )
   if beside:

@@ -199,43 +199,40 @@ def test_nothing_is_written_that_the_ledger_does_not_hold(tmp_path, monkeypatch)
 # --------------------------------------------------------------------- what is claimed
 
 
-def _claim_on(table, **values):
-  config = ExperimentConfig(
-    dataset=str(table), silo_column='who', target_column='y', rounds=3, delta=1e-3,
-    noise_multiplier=2.0, clients_per_round=4, privacy='client',
-    **{'method': 'fedavg', **values},
-  )  # fmt: skip
-  dataset = build.load_dataset(config)
-  return spending.claim_of(config, dataset, plans.build_plan(config, dataset), 3, run='r')
+@pytest.fixture
+def claim_on(tmp_path):
+  """Claims of runs on one table of eight clients."""
+  table = tmp_path / 't.csv'
+  rows = [f'{k % 8},{k},{2 * k},{k % 3}.5' for k in range(80)]
+  table.write_text('\n'.join(['who,a,b,y', *rows]))
+
+  def claim(*options, **values):
+    config = ExperimentConfig(
+      dataset=str(table), silo_column='who', target_column='y', rounds=3, delta=1e-3,
+      dataset_option=('task=regression', *options), noise_multiplier=2.0, clients_per_round=4,
+      privacy='client', **{'method': 'fedavg', **values},
+    )  # fmt: skip
+    dataset = build.load_dataset(config)
+    return spending.claim_of(config, dataset, plans.build_plan(config, dataset), 3, run='r')
+
+  return claim
 
 
 @pytest.mark.slow
-def test_a_table_is_the_same_people_whichever_columns_are_used(tmp_path):
-  rows = [f'{k % 8},{k},{2 * k},{k % 3}.5' for k in range(80)]
-  table = tmp_path / 't.csv'
-  table.write_text('\n'.join(['who,a,b,y', *rows]))
-  task = ('task=regression',)
-  every = _claim_on(table, dataset_option=task)
-  some = _claim_on(table, dataset_option=('features=a', *task), seed=1)
-  assert (every.data, every.partition) == (some.data, some.partition)
+def test_a_table_is_the_same_people_whichever_columns_are_used(claim_on):
+  every, some = claim_on(), claim_on('features=a', seed=1)
+  assert set(every.data) & set(some.data) and every.partition == some.partition
   both = ledger.compose([every, some])
   assert both.runs == 2 and both.epsilon > ledger.compose([every]).epsilon
 
 
 @pytest.mark.slow
-def test_who_opted_out_is_part_of_the_claim(tmp_path):
-  rows = [f'{k % 8},{k},{k % 3}.5' for k in range(80)]
-  table = tmp_path / 't.csv'
-  table.write_text('\n'.join(['who,a,y', *rows]))
-  task = ('task=regression',)
-  half, same, other, all_of_them = (
-    _claim_on(table, dataset_option=task, **values)
-    for values in (
-      {'method': 'feo2', 'opt_out_fraction': 0.5}, {'method': 'feo2', 'opt_out_fraction': 0.5},
-      {'method': 'feo2', 'opt_out_fraction': 0.25}, {},
-    )
-  )  # fmt: skip
-  assert half.unprotected == same.unprotected != other.unprotected and not all_of_them.unprotected
+def test_who_opted_out_is_part_of_the_claim(claim_on):
+  half, same, other = (
+    claim_on(method='feo2', opt_out_fraction=fraction) for fraction in (0.5, 0.5, 0.25)
+  )
+  everyone = claim_on()
+  assert half.unprotected == same.unprotected != other.unprotected and not everyone.unprotected
   assert ledger.compose([half, same]).epsilon < ledger.compose([half, other]).epsilon == math.inf
-  assert math.isfinite(ledger.compose([half, all_of_them]).epsilon)
-  assert ledger.compose([all_of_them, half]).epsilon == math.inf
+  assert math.isfinite(ledger.compose([half, everyone]).epsilon)
+  assert ledger.compose([everyone, half]).epsilon == math.inf

@@ -90,6 +90,35 @@ def test_the_norm_has_its_digits_at_every_scale_of_float32(compiled):
   assert lost > 50  # the control: at these the plain sum of squares fails
 
 
+def test_a_huge_scalar_is_not_taken_for_nothing():
+  """XLA takes constant factors out of a scalar's square: 2^-180 of it is 0, which would pass."""
+
+  @tf.function(jit_compile=True)
+  def norm_of(x):
+    return norms.global_norm([x])
+
+  @tf.function(jit_compile=True)
+  def with_a_constant_scale(x):
+    return tf.sqrt(tf.square(x * 2.0**-90)) * 2.0**90
+
+  for exponent in (-100.0, -60.0, 0.0, 61.9, 100.0):
+    assert float(norm_of(tf.constant(2.0**exponent))) == pytest.approx(2.0**exponent, rel=1e-5)
+  assert float(with_a_constant_scale(tf.constant(2.0**61.9))) == 0.0  # the broken twin
+
+
+@pytest.mark.parametrize('clip', [1e-10, 1e-7, 1e-6, 1e-3, 0.5])
+def test_a_factor_without_all_its_digits_is_none(clip):
+  """Of 3e38 and a clip of 1e-6 the quotient is three of float32's smallest steps, and rounded."""
+  large = np.linspace(1e38, 3.4e38, 50)
+  lengths = np.float32([0.0, 1e-40, 0.9 * clip, 2.0, 1e19, *large])
+  factors = norms.clip_factors(tf.constant(clip, tf.float32), tf.constant(lengths)).numpy()
+  assert np.all(np.float64(factors) * np.float64(lengths) <= clip * (1 + 1e-6))
+  assert np.all((factors == 0) | (factors >= 2.0**-126)) and np.all(factors[:3] == 1.0)
+  if clip in (1e-7, 1e-6):  # the broken twin
+    bare = np.float32(clip) / np.float32(large)
+    assert np.any(np.float64(bare) * large > clip * (1 + 1e-2))
+
+
 def _with_one_large_entry(count):
   """Its square is 1, and the other ones are less than half a unit in that one's last place."""
   record = np.full(count, np.sqrt(0.49 * 2.0**-24), np.float32)
