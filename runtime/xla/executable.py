@@ -23,7 +23,7 @@ from runtime.xla.handed_on import HandedOn
 from runtime.xla.lowering import scope
 
 # What vectorising raises at an op that it does not foresee, and XLA's refusal.
-_NOT_VECTORISED = (NotImplementedError, TypeError, ValueError)
+_NOT_VECTORISED = (AssertionError, NotImplementedError, TypeError, ValueError)
 _USABLE = 0.5  # Of the free memory: TensorFlow takes it in regions, each twice the last.
 
 

@@ -305,11 +305,41 @@ def _convert_fixed_size(pfor_input):
   return pfor_lib.wrap(fixed, True)
 
 
+def _convert_segments(pfor_input):
+  """Sums (or the like) of every lane's segments, and of no other's.
+
+  To pfor's own conversion an id at or above the number of segments is the next lane's; it is left
+  out, as for a client by itself.
+  """
+  data, ids = (_stack(pfor_input.input(i), True) for i in (0, 1))
+  ids, number = (tf.cast(x, tf.int64) for x in (ids, pfor_input.unstacked_input(2)))
+  first = tf.reshape(tf.range(_lanes[-1], dtype=tf.int64), [-1] + [1] * (ids.shape.rank - 1))
+  of_lanes = tf.where((ids >= 0) & (ids < number), ids + first * number, -1)
+  combine = getattr(tf.raw_ops, pfor_input.op.type)
+  output = combine(data=data, segment_ids=of_lanes, num_segments=number * _lanes[-1])
+  return pfor_lib.wrap(
+    tf.reshape(output, tf.concat([[_lanes[-1], -1], tf.shape(output)[1:]], axis=0)), True
+  )
+
+
+def _convert_matmul(pfor_input):
+  """As pfor does, whose own conversion takes adjoints of complex numbers for transposes."""
+  if not pfor_input.op.outputs[0].dtype.is_complex:
+    return _PRODUCT(pfor_input)
+  a, b = (_stack(pfor_input.input(i), True) for i in (0, 1))
+  turned = {name: pfor_input.get_attr(name) for name in ('transpose_a', 'transpose_b')}
+  return pfor_lib.wrap(tf.matmul(a, b, **turned), True)
+
+
+_PRODUCT = pfor_lib._pfor_converter_registry['MatMul']
+_SEGMENTS = tuple(f'UnsortedSegment{kind}' for kind in ('Max', 'Min', 'Prod', 'Sum'))
 _CONVERTERS = {
+  **dict.fromkeys(_SEGMENTS, _convert_segments),
   'Bitcast': _convert_bitcast,
   'Case': _convert_if,
   'If': _convert_if,
   'L2Loss': _convert_l2_loss,
+  'MatMul': _convert_matmul,
   'PadV2': _convert_pad,
   'PartitionedCall': _convert_call,
   'Roll': _convert_roll,

@@ -215,6 +215,82 @@ def test_slopes_of_activations_at_zero_and_nan(activation):
     np.testing.assert_allclose(found, [expected] * 2, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+  'function', [tf.sqrt, tf.math.rsqrt, tf.math.reciprocal], ids=lambda f: f.__name__
+)
+def test_an_infinite_slope_of_which_nothing_is_asked_is_nothing(function):
+  """As of distances to themselves, which are masked; where something is asked it is infinite."""
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, (2, 4)))
+  def slopes(v):
+    above, x = tf.unstack(v)
+    return tf.gradients(function(x), x, grad_ys=above)[0]
+
+  above, x = np.float32([0, 1, 0, -2]), np.float32([0, 0, 4, 4])
+  found_by = {
+    block: runtime.XlaContext(clients_per_block=block).invoke(
+      on_each_client(slopes), [np.stack([above, x])] * 2
+    )
+    for block in (1, 2)
+  }
+  with tf.GradientTape() as tape:
+    value = tf.constant(x)
+    tape.watch(value)
+    result = function(value)
+  expected = tape.gradient(result, value, output_gradients=tf.constant(above)).numpy()
+  assert expected[0] == expected[2] == 0 and not np.isfinite(expected[1])
+  for found in found_by.values():
+    np.testing.assert_allclose(found, [expected] * 2, rtol=1e-6)
+
+
+def test_segments_of_a_client_stay_its_own():
+  """Ids that are none of its own are left out, also where several clients are worked on at once."""
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, (5,)))
+  def segments(values):
+    ids = tf.constant([0, 1, 2, -1, 3])
+    return [
+      op(values, ids, 2)
+      for op in (tf.math.unsorted_segment_sum, tf.math.unsorted_segment_max,
+                 tf.math.unsorted_segment_min, tf.math.unsorted_segment_prod)
+    ]  # fmt: skip
+
+  clients = [np.arange(1, 6, dtype=np.float32) * k for k in (1, 10, 100)]
+  expected = [[values[:2]] * 4 for values in clients]
+  for block in (1, 3):
+    found = runtime.XlaContext(clients_per_block=block).invoke(on_each_client(segments), clients)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize('turned', ['transpose_a', 'transpose_b', 'adjoint_a', 'adjoint_b'])
+def test_products_of_complex_matrices(turned):
+  @tff.tensorflow.computation(tff.TensorType(np.float32, (2, 2, 2)))
+  def product(v):
+    x, y = tf.unstack(v)
+    return tf.matmul(tf.complex(x, y), tf.complex(y, 2 * x), **{turned: True})
+
+  clients = [np.arange(8, dtype=np.float32).reshape(2, 2, 2) * k for k in (1, 2)]
+  numbers = [(x + 1j * y, y + 2j * x) for x, y in clients]
+  turn = np.conj if 'adjoint' in turned else np.asarray
+  of_b = turned.endswith('b')
+  expected = [a @ turn(b).T if of_b else turn(a).T @ b for a, b in numbers]
+  for block in (1, 2):
+    found = runtime.XlaContext(clients_per_block=block).invoke(on_each_client(product), clients)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_an_array_that_is_read_where_each_client_says():
+  @tff.tensorflow.computation(tff.TensorType(np.float32, (4,)))
+  def read(values):
+    array = tf.TensorArray(tf.float32, 4, element_shape=[]).unstack(values)
+    return array.read(tf.cast(values[3], tf.int32))
+
+  clients = [np.array([0, 1, 2, place], np.float32) for place in (2, 0)]
+  for block in (1, 2):
+    found = runtime.XlaContext(clients_per_block=block).invoke(on_each_client(read), clients)
+    assert list(found) == [2.0, 0.0]
+
+
 @pytest.mark.cpu
 @pytest.mark.slow
 @pytest.mark.parametrize('dtype', [np.int8, np.uint64])
