@@ -106,6 +106,7 @@ def execute(notebook: Any) -> None:
       notebook, timeout=3600, kernel_name='python3', record_timing=False, coalesce_streams=True,
       resources={'metadata': {'path': folder}},
     ).execute()  # fmt: skip
+    notebook.metadata.pop('language_info', None)  # the kernel's; a notebook is alike at every build
     for cell in notebook.cells:
       for output in cell.get('outputs', ()):
         if 'text' in output:
