@@ -10,7 +10,9 @@ from runtime.xla import (
   exact_division,
   large_fills,
   long_sums,
+  masks,
   philox,
+  places,
   products,
   row_maxima,
   shifts,
@@ -30,6 +32,15 @@ def _product(operation: tf.Operation) -> list[tf.Tensor] | None:
 
 def _activation(operation: tf.Operation) -> list[tf.Tensor] | None:
   return _alone(activations.taken(operation.type, list(operation.inputs)))
+
+
+def _cast(operation: tf.Operation) -> list[tf.Tensor] | None:
+  return _alone(masks.taken(operation.inputs[0], operation.outputs[0].dtype))
+
+
+def _place(operation: tf.Operation) -> list[tf.Tensor] | None:
+  boundaries = operation.get_attr('boundaries') if operation.type == 'Bucketize' else ()
+  return [places.taken(list(operation.inputs), boundaries)]
 
 
 def _quotient(operation: tf.Operation) -> list[tf.Tensor] | None:
@@ -66,6 +77,8 @@ _TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(exact_division.OPS, _quotient),
   **dict.fromkeys(large_fills.OPS, _fill),
   **dict.fromkeys(long_sums.OPS, _sum),
+  **dict.fromkeys(masks.OPS, _cast),
+  **dict.fromkeys(places.OPS, _place),
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(philox.OPS, _random),
   **dict.fromkeys(row_maxima.OPS, _of_rows),

@@ -339,3 +339,98 @@ def test_endless_data_sets_have_batches_and_shards():
   assert [list(map(int, one)) for one in found] == [
     [int(t) for t in totals(one)] for one in data
   ]  # fmt: skip
+
+
+def test_sizes_are_told_as_tensorflow_tells_them(native):
+  """-1 for no end and -2 for not known; those go to TensorFlow itself."""
+
+  def sizes(data):
+    parts = (
+      data, data.batch(3), data.take(2).repeat(3), data.repeat(), data.filter(lambda x: x > 2),
+      data.filter(lambda x: x > 2).batch(2), data.concatenate(data.filter(lambda x: x > 2)),
+      tf.data.Dataset.zip((data, data.filter(lambda x: x > 2))),
+    )  # fmt: skip
+    return [part.cardinality() for part in parts]
+
+  run = of_clients(sizes, tf.TensorSpec([], tf.int64))
+  data = [tf.data.Dataset.range(count) for count in (7, 1)]
+  with native.context:
+    expected = run(data)
+  with runtime.XlaContext(devices='cpu'):
+    found = run(data)
+  assert [list(map(int, one)) for one in found] == [list(map(int, one)) for one in expected]
+  assert [int(n) for n in expected[0]] == [7, 3, 6, -1, -2, -2, -2, -2]
+
+
+# Each is 0 for a data set of the numbers below 40, but in one of e^40 runs.
+
+
+def _order(data):
+  return data.reduce(tf.constant(0, tf.int64), lambda total, x: total * 2 + x)
+
+
+def _drawn(data):
+  return data.map(lambda _: tf.random.uniform([]))
+
+
+def _is_half(number):
+  return number > 0.5
+
+
+def _wrongly_kept(data):
+  return data.reduce(np.int64(0), lambda n, u: n + tf.cast(u <= 0.5, tf.int64))
+
+
+def _same_order_again(data, again):
+  return tf.cast(tf.equal(_order(data), _order(again)), tf.int64)
+
+
+def _same_order_in_a_loop(data):
+  data = data.shuffle(40)
+
+  def body(turn, same, last):
+    order = _order(data)
+    return turn + 1, same + tf.cast(tf.equal(order, last), tf.int64), order
+
+  start = [0, tf.constant(0, tf.int64), tf.constant(-1, tf.int64)]
+  return tf.while_loop(lambda turn, *_: turn < 4, body, start)[1]
+
+
+def _moved_in_a_cache(numbers):
+  """Whether the first number is another one in the second epoch."""
+  epochs = numbers.take(1).cache().repeat(2)
+  last = epochs.reduce(tf.constant(0.0), lambda total, x: x - total)
+  return tf.cast(tf.not_equal(last, 0), tf.int64)
+
+
+DRAWN = dict(
+  filter_of_draws=lambda s: _wrongly_kept(_drawn(s).filter(_is_half)),
+  epochs_of_a_filter_of_draws=lambda s: _wrongly_kept(_drawn(s).filter(_is_half).repeat(3)),
+  filters_of_a_filter=lambda s: _wrongly_kept(_drawn(s).filter(_is_half).filter(lambda u: u < 0.9)),
+  cache=lambda s: _moved_in_a_cache(_drawn(s)),
+  cached_order=lambda s: _moved_in_a_cache(s.shuffle(40).map(lambda x: tf.cast(x, tf.float32))),
+  two_readers=lambda s: (lambda a: _same_order_again(a, a))(s.shuffle(40)),
+  a_reader_of_a_map=lambda s: (lambda a: _same_order_again(a.map(lambda x: x + 0), a))(
+    s.shuffle(40)
+  ),
+  a_loop=_same_order_in_a_loop,
+  a_drawn_predicate=lambda s: (lambda a: _same_order_again(a, a))(
+    s.filter(lambda x: tf.random.uniform([]) < 0.5)
+  ),
+)
+
+
+@pytest.mark.parametrize('block', [1, 2])
+def test_draws_are_new_where_tensorflows_are_and_else_are_kept(native, block):
+  """The same at the first element of each as in all, and never by chance."""
+  names = list(DRAWN)
+  run = of_clients(lambda data: [DRAWN[name](data) for name in names], tf.TensorSpec([], tf.int64))
+  data = [tf.data.Dataset.range(40)] * 2
+  with native.context:
+    expected = run(data)
+  context = runtime.XlaContext(devices='cpu', clients_per_block=block)
+  with context:
+    found = run(data)
+  assert context.explain(run).is_compiled
+  for of_client in (*expected, *found):
+    assert {n: int(v) for n, v in zip(names, of_client, strict=True) if v} == {}

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from runtime import random_streams
-from runtime.xla.lowering import datasets, interpreter, random_ops
+from runtime.xla.lowering import datasets, interpreter, random_ops, scope
 
 _Interpreter = interpreter.Interpreter
 _Indexed = datasets.Indexed
@@ -64,10 +64,24 @@ def from_arrays(interp: _Interpreter, arrays, sizes, count) -> _Indexed:
   )
 
 
-def _indexed(data: Any, op: str) -> _Indexed:
+def _indexed(interp: _Interpreter, data: Any, op: str) -> _Indexed:
   if not isinstance(data, _Indexed):
     raise NotLowered(f'{op} of a data set that is scanned or ends early')
-  return data
+  return _iterated(interp, data)
+
+
+def _iterated(interp: _Interpreter, data: _Indexed) -> _Indexed:
+  """A data set as whatever goes through it now sees it: what is shuffled anew in another order.
+
+  Its first reader sees the order that was drawn with it, unless that is in a loop, each turn of
+  which goes through it again.
+  """
+  if data.again is None:
+    return data
+  orders = interp.session.orders
+  _, depth = orders.get(id(data), (data, None))
+  orders[id(data)] = data, None
+  return data if depth == interp.session.depth else data.again()
 
 
 def _again(data: _Indexed, transform) -> Any:
@@ -140,21 +154,23 @@ def _times(count, times):
 
 
 def _take(interp, node, inputs):
-  del interp, node
+  del node
 
   def transform(data):
     count, bound = _limit(inputs[1], data)
     return dataclasses.replace(data, count=count, bound=bound, again=_again(data, transform))
 
-  return [transform(_indexed(inputs[0], 'take'))]
+  return [transform(_indexed(interp, inputs[0], 'take'))]
 
 
 def _skip(interp, node, inputs):
-  del interp, node
+  del node
 
   def transform(data):
     skipped, _ = _limit(inputs[1], data)
     known = tf.get_static_value(inputs[1])
+    if known is not None and known >= _ENDLESS:
+      raise NotLowered('skipping more elements than int32 counts')
     bound = data.bound
     if bound is not None and known is not None:
       bound = max(0, bound - int(known)) if known >= 0 else 0
@@ -165,11 +181,11 @@ def _skip(interp, node, inputs):
       again=_again(data, transform),
     )
 
-  return [transform(_indexed(inputs[0], 'skip'))]
+  return [transform(_indexed(interp, inputs[0], 'skip'))]
 
 
 def _shard(interp, node, inputs):
-  del interp, node
+  del node
   shards, index = (tf.cast(i, tf.int32) for i in inputs[1:])
 
   def transform(data):
@@ -180,7 +196,7 @@ def _shard(interp, node, inputs):
       again=_again(data, transform),
     )
 
-  return [transform(_indexed(inputs[0], 'shard'))]
+  return [transform(_indexed(interp, inputs[0], 'shard'))]
 
 
 def _specs(node) -> list[tf.TensorSpec]:
@@ -232,7 +248,7 @@ def mapped(interp: _Interpreter, data: Any, function: Any, specs: Sequence[tf.Te
       again=_again(data, transform),
     )
 
-  return transform(data)
+  return transform(_iterated(interp, data) if isinstance(data, _Indexed) else data)
 
 
 def selected(
@@ -263,29 +279,79 @@ def selected(
   )
 
 
+def _drawn(interp: _Interpreter, function: Any) -> tuple[bool, Any]:
+  """Whether what a function gives is drawn at random, and what it gives once."""
+  before = dict(interp.state)
+  result = function()
+  is_drawn = interp.state[scope.DRAWS] is not before[scope.DRAWS]
+  interp.state = before
+  return is_drawn, result
+
+
+def _kept(interp: _Interpreter, data: _Indexed) -> _Indexed:
+  """A data set whose elements are the same whenever they are read: those that are drawn are kept.
+
+  The elements of every other are made anew for each reader, of what does not change.
+  """
+  is_drawn, element = _drawn(interp, lambda: data.get(tf.constant(0)))
+  if not is_drawn:
+    return data
+  specs = [tf.TensorSpec(leaf.shape, leaf.dtype) for leaf in element]
+  if data.bound is None or not all(spec.shape.is_fully_defined() for spec in specs):
+    raise NotLowered('keeping elements that are drawn, of sizes that vary or without an end')
+  room = max(1, data.bound)
+  arrays = interp.stacked(data.get, tf.range(room), specs)
+
+  def rows(index):
+    return [tf.gather(array, index) for array in arrays]
+
+  return dataclasses.replace(data, get=rows, get_many=rows, again=None)
+
+
+def _cache(interp, node, inputs):
+  """The data set as its first reader sees it, for all."""
+  del node
+  data = _indexed(interp, inputs[0], 'a cache')
+  return [dataclasses.replace(_kept(interp, data), again=None)]
+
+
 def _filter(interp, node, inputs):
   others, name = inputs[1:], node.attr['predicate'].func.name
 
-  def transform(data):
+  def keep(element):
+    return interp.call(name, [*element, *others])[0]
+
+  def transform(source):
+    data = _kept(interp, source)  # Else what is kept is not what was asked about.
     if data.bound is None:
       raise NotLowered('a filter of a data set without an end')
+    asks_anew, _ = _drawn(interp, lambda: keep(data.get(tf.constant(0))))
+    is_new = asks_anew or data is not source or source.again is not None
+    room = data.bound + 1
+
+    def again():
+      return transform(source if source.again is None else source.again())
 
     def body(i, kept, order):
-      (keep,) = interp.call(name, [*data.get(i), *others])
       # What is not kept is overwritten by the next.
       order = tf.tensor_scatter_nd_update(order, [[kept]], [i])
-      return i + 1, kept + tf.cast(tf.reshape(keep, []), tf.int32), order
+      is_kept = tf.reshape(keep(data.get(i)), [])
+      return i + 1, kept + tf.cast(is_kept, tf.int32), order
 
     _, kept, order = interp.while_loop(
       lambda i, *_: i < data.count,
       body,
-      [tf.constant(0), tf.constant(0), tf.zeros([data.bound + 1], tf.int32)],
+      [tf.constant(0), tf.constant(0), tf.zeros([room], tf.int32)],
     )
-    return data.reindexed(
-      lambda i: tf.gather(order, i), count=kept, bound=data.bound, again=_again(data, transform)
+    found = data.reindexed(
+      lambda i: tf.gather(order, i),
+      count=kept,
+      bound=data.bound,
+      again=again if is_new else None,
     )
+    return dataclasses.replace(found, is_counted=False)
 
-  return [transform(_indexed(inputs[0], 'filter'))]
+  return [transform(_indexed(interp, inputs[0], 'filter'))]
 
 
 def _batch(interp, node, inputs):
@@ -318,15 +384,16 @@ def _batch(interp, node, inputs):
       get_many=None,
       full=None if drop else lambda index: (index + 1) * rows <= data.count,
       again=_again(data, transform),
+      is_counted=data.is_counted,
     )
 
-  return [transform(_indexed(inputs[0], 'batch'))]
+  return [transform(_indexed(interp, inputs[0], 'batch'))]
 
 
 def _repeat(interp, node, inputs):
   del node
   number = tf.get_static_value(inputs[1])
-  data = _indexed(inputs[0], 'repeat')
+  data = _indexed(interp, inputs[0], 'repeat')
   if data.again is not None:
     return [_repeat_anew(interp, data, number)]
   if number is None:
@@ -403,12 +470,13 @@ def _concatenated(interp, first: _Indexed, second: _Indexed) -> _Indexed:
     get_many=of_many if stackable else None,
     full=full,
     again=again,
+    is_counted=first.is_counted and second.is_counted,
   )
 
 
 def _concatenate(interp, node, inputs):
   del node
-  first, second = (_indexed(i, 'concatenate') for i in inputs)
+  first, second = (_indexed(interp, i, 'concatenate') for i in inputs)
   return [_concatenated(interp, first, second)]
 
 
@@ -442,10 +510,10 @@ def _zip(interp, node, inputs):
       get_many=(None if any(p.get_many is None for p in parts) else lambda i: every('get_many', i)),
       full=full,
       again=again,
+      is_counted=all(p.is_counted for p in parts),
     )
 
-  del interp
-  return [transform([_indexed(i, 'zip') for i in inputs])]
+  return [transform([_indexed(interp, i, 'zip') for i in inputs])]
 
 
 def _shuffle(interp, node, inputs):
@@ -482,7 +550,7 @@ def _shuffle(interp, node, inputs):
       again=again if reshuffled or data.again is not None else None,
     )
 
-  return [transform(_indexed(inputs[0], 'shuffle'))]
+  return [transform(_indexed(interp, inputs[0], 'shuffle'))]
 
 
 def _through_buffer(key, size: int, bound: int, count) -> tf.Tensor:
@@ -558,7 +626,7 @@ def reduced(
     function: (total's tensors, element) -> total's tensors.
   """
   stream = data if isinstance(data, datasets.Stream) else datasets.Stream(source=data, steps=())
-  source = stream.source
+  source = _iterated(interp, stream.source)
 
   def push(k, element, states, totals):
     """(whether to go on, the steps' states, totals) after an element that reached step k."""
@@ -623,7 +691,7 @@ def _iterator(interp, node, inputs):
 def _make_iterator(interp, node, inputs):
   del node
   data, iterator = inputs
-  iterator.data = _indexed(data, 'an iterator')
+  iterator.data = _indexed(interp, data, 'an iterator')
   interp.state[iterator] = tf.constant(0)
   return []
 
@@ -646,7 +714,9 @@ def _no_next(interp, node, inputs):
 
 def _cardinality(interp, node, inputs):
   del interp, node
-  data = _indexed(inputs[0], 'the cardinality')
+  (data,) = inputs
+  if not isinstance(data, _Indexed) or not data.is_counted or data.bound is None:
+    raise NotLowered('the cardinality of a data set that is filtered, ends early or has no end')
   return [tf.cast(data.count, tf.int64)]
 
 
@@ -670,8 +740,8 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   AnonymousSeedGenerator=_seed,
   AssertCardinalityDataset=_same,
   BatchDatasetV2=_batch,
-  CacheDataset=_same,
-  CacheDatasetV2=_same,
+  CacheDataset=_cache,
+  CacheDatasetV2=_cache,
   ConcatenateDataset=_concatenate,
   DatasetCardinality=_cardinality,
   DatasetToSingleElement=_no_next,

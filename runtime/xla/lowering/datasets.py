@@ -33,7 +33,8 @@ class Indexed(Held):
     get: index -> element. Beyond the end it gives any element.
     get_many: indices [m] -> tensors [m, ...]; None where an element's shape varies.
     full: index -> whether the element has its largest shape; None where all have.
-    again: the data set as a new iteration sees it, for one that is shuffled anew.
+    again: the data set as a new iteration sees it, for one that is shuffled or drawn anew.
+    is_counted: whether TensorFlow knows how many elements there are before it goes through them.
   """
 
   count: tf.Tensor
@@ -42,6 +43,7 @@ class Indexed(Held):
   get_many: Callable[[tf.Tensor], Element] | None
   full: Callable[[tf.Tensor], tf.Tensor] | None = None
   again: 'Callable[[], Indexed] | None' = None
+  is_counted: bool = True
 
   def reindexed(
     self,
@@ -60,6 +62,7 @@ class Indexed(Held):
       get_many=None if get_many is None else lambda i: get_many(index(i)),
       full=None if full is None else lambda i: full(index(i)),
       again=again,
+      is_counted=self.is_counted,
     )
 
 

@@ -8,6 +8,7 @@ from tensorflow_federated import framework as bb
 
 from runtime.xla import checks, exact_division
 from runtime.xla.lowering import (
+  broadcasts,
   conditions,
   counts,
   data_ops,
@@ -33,13 +34,15 @@ _LOWERED = {
   **variable_ops.HANDLERS,
 }
 # How ops are written anew; all others are taken as they are.
-HANDLERS = {
-  **interpreter.HANDLERS,
-  **conditions.HANDLERS,
-  **counts.HANDLERS,
-  **shape_ops.HANDLERS,
-  **_LOWERED,
-}
+HANDLERS = broadcasts.around(
+  {
+    **interpreter.HANDLERS,
+    **conditions.HANDLERS,
+    **counts.HANDLERS,
+    **shape_ops.HANDLERS,
+    **_LOWERED,
+  }
+)
 
 
 def inside(block: bb.ComputationBuildingBlock) -> Iterator[tuple[Any, Any]]:

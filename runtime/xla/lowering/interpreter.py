@@ -159,8 +159,13 @@ class Interpreter:
   def _node(self, node: Any, inputs: list[Any]) -> list[Any]:
     try:
       outputs = self._outputs(node, inputs)
-      if self.session.bounds and varying.is_unsized(node.op, inputs, self.unsized):
-        self.unsized.update({id(o): o for o in outputs if varying.is_varying(o)})
+      for data in outputs:
+        if isinstance(data, datasets.Indexed) and data.again is not None:
+          self.session.orders.setdefault(id(data), (data, self.session.depth))
+      if self.session.bounds:
+        if varying.is_unsized(node.op, inputs, self.unsized):
+          self.unsized.update({id(o): o for o in outputs if varying.is_varying(o)})
+        self._note_cut(varying.handing_on(inputs, outputs, self.session.cut))
       return outputs
     except NotLowered:
       raise
@@ -239,6 +244,7 @@ class Interpreter:
     keys = [k for k in before if sets_variables or not isinstance(k, datasets.Variable)]
     passing_by = {k: v for k, v in before.items() if k not in keys}
     kept: list[bool] = []
+    cut: list[bool] = []
 
     def enter(states):
       self.state = {**before, **dict(zip(keys, states, strict=True))}
@@ -251,8 +257,13 @@ class Interpreter:
       enter(states)
       self.session.depth += 1
       self._lack_sizes(values, start)
+      self._note_cut(v for v, old in zip(values, start, strict=True) if self._is_cut(old))
       results = [self._as_sized(new, old) for new, old in zip(body(*values), values, strict=True)]
       self.session.depth -= 1
+      cut[:] = map(self._is_cut, results)
+      became = [is_cut and not self._is_cut(v) for is_cut, v in zip(cut, values, strict=True)]
+      if any(new and varying.is_varying(v) for new, v in zip(became, values, strict=True)):
+        raise NotLowered('a loop whose value is cut of a batch, or made of what is')
       if any(isinstance(k, datasets.Variable) for k in self.state if k not in before):
         raise NotLowered('a variable that is initialised inside of a loop')
       if any(self.state[k] is not v for k, v in passing_by.items()):
@@ -272,7 +283,14 @@ class Interpreter:
     after = [old if same else new for new, old, same in pairs]
     enter(after[len(values) :])
     self._lack_sizes(after[: len(values)], start)
+    self._note_cut(v for v, is_cut in zip(after, cut, strict=False) if is_cut)
     return after[: len(values)]
+
+  def _note_cut(self, values: Iterable[tf.Tensor]) -> None:
+    self.session.cut.update({id(value): value for value in values})
+
+  def _is_cut(self, value: tf.Tensor) -> bool:
+    return id(value) in self.session.cut
 
   def _lack_sizes(self, values: Sequence[tf.Tensor], sources: Sequence[tf.Tensor]) -> None:
     """Notes that XLA has lost these values' sizes where it lost those of their sources."""
@@ -345,6 +363,8 @@ class Interpreter:
     if any(len({id(v) in self.unsized for v in each}) > 1 for each in zip(*given, strict=True)):
       raise NotLowered('a value whose size varies after one branch of a condition only')
     self._lack_sizes(tensors, given[0])
+    pairs = zip(tensors, zip(*given, strict=True), strict=True)
+    self._note_cut(t for t, sources in pairs if any(map(self._is_cut, sources)))
     after = dict(zip((*keys, *new_keys[0]), states, strict=True))
     self.state = {**before, **{k: v for k, v in after.items() if k in changed or k not in before}}
     remaining = iter(tensors)

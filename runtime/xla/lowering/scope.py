@@ -63,14 +63,19 @@ class Session:
     state: tensors that ops change: variables' values, iterators' positions, draws.
     assume_full: whether elements are taken to have their largest, static shape.
     bounds: the largest sizes of the axes whose sizes are dynamic.
+    cut: what may have a size of its own that is 1 beside others of a batch, by id (`broadcasts`).
     depth: inside how many loops the interpretation is.
+    orders: the data sets that are shuffled or drawn anew, by id, and inside how many loops each has
+      its order from; None where something has gone through it.
   """
 
   def __init__(self) -> None:
     self.state: dict[Hashable, tf.Tensor] = {DRAWS: tf.constant(0)}
     self.assume_full = False
     self.bounds: set[int] = set()
+    self.cut: dict[int, tf.Tensor] = {}
     self.depth = 0
+    self.orders: dict[int, tuple[object, int | None]] = {}
 
   def next_draw(self) -> tf.Tensor:
     """The number of a random draw, another one at every turn of a loop."""

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from runtime.xla import activations, long_sums, products, row_maxima, shifts
+from runtime.xla import activations, long_sums, masks, places, products, row_maxima, shifts
 from runtime.xla.lowering import (
+  broadcasts,
   datasets,
   folding,
   interpreter,
@@ -125,24 +126,6 @@ def _pop_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return [rest, value]
 
 
-def _broadcast_axes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  """The axes over which gradients of two broadcast values are summed.
-
-  Of two sizes that depend on data the program says that they are equal; one beside a 1 is
-  not 1, or the sum over it changes nothing.
-  """
-  shapes = [s for s in map(interp.sizes, inputs) if s is not None]
-  if len(shapes) < len(inputs):
-    return interp.op(node, inputs)
-  rank = max(len(s) for s in shapes)
-  padded: list[list[int | None]] = [[*([1] * (rank - len(s))), *s] for s in shapes]
-  axes = [
-    [a for a in range(rank) if ours[a] == 1 and (theirs[a] != 1 or len(shape) < rank)]
-    for ours, theirs, shape in zip(padded, padded[::-1], shapes, strict=True)
-  ]
-  return [tf.constant(a, inputs[0].dtype, shape=[len(a)]) for a in axes]
-
-
 def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   value, shape = inputs
   known = folding.constants(inputs)
@@ -209,6 +192,8 @@ def _barrier(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _sum(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  if isinstance(inputs[-1], broadcasts.Axes) and node.op == 'Sum':
+    return broadcasts.gradient_sum(interp, node, *inputs)
   keep_dims = node.op != 'L2Loss' and node.attr['keep_dims'].b
   in_pieces = long_sums.taken(node.op, inputs, keep_dims=keep_dims)
   return interp.op(node, inputs) if in_pieces is None else [in_pieces]
@@ -242,6 +227,16 @@ def _activation(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
   return [activations.taken(node.op, inputs)]
 
 
+def _cast(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  taken = masks.taken(inputs[0], tf.as_dtype(node.attr['DstT'].type))
+  return interp.op(node, inputs) if taken is None else [taken]
+
+
+def _place(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  del interp
+  return [places.taken(inputs, node.attr['boundaries'].list.f if len(inputs) == 1 else ())]
+
+
 def _shift(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   taken = shifts.taken(node.op, inputs)
   return interp.op(node, inputs) if taken is None else [taken]
@@ -258,7 +253,7 @@ def _of_rows(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 HANDLERS: dict[str, interpreter.Handler] = dict(
   AddN=_added,
-  BroadcastGradientArgs=_broadcast_axes,
+  BroadcastGradientArgs=broadcasts.axes,
   ConcatV2=_concatenation,
   EmptyTensorList=_empty_list,
   Reshape=_reshape,
@@ -276,6 +271,8 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   XlaOptimizationBarrier=_barrier,
   **dict.fromkeys(activations.OPS, _activation),
   **dict.fromkeys(long_sums.OPS, _sum),
+  **dict.fromkeys(masks.OPS, _cast),
+  **dict.fromkeys(places.OPS, _place),
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(row_maxima.OPS, _of_rows),
   **dict.fromkeys(shifts.OPS, _shift),

@@ -74,6 +74,20 @@ def slice_from_the_end(
   return changed, [value, *map(tf.stack, rest)]
 
 
+def is_cut(node: Any, inputs: list[Any]) -> bool:
+  """Whether a strided slice takes less than all along an axis that varies, and leaves the axis."""
+  value, first, _, steps = inputs[0], *map(tf.get_static_value, inputs[1:])
+  if steps is None:
+    return True
+  for place, axis in _places(node, value.shape.rank, len(steps)):
+    is_set = _masks(node, place)
+    is_start = is_set['begin_mask'] or (first is not None and first[place] == 0)
+    is_whole = is_start and is_set['end_mask'] and abs(steps[place]) == 1
+    if varying.varies(value, axis) and not is_whole and not is_set['shrink_axis_mask']:
+      return True
+  return False
+
+
 def _masks(node: Any, place: int) -> dict[str, bool]:
   names = ('begin_mask', 'end_mask', 'shrink_axis_mask')
   return {name: bool(node.attr[name].i >> place & 1) for name in names}

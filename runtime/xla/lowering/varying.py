@@ -324,6 +324,20 @@ def is_unsized(op: str, inputs: list[Any], unsized: Mapping[int, tf.Tensor]) -> 
   return of_a_list or (bool(sources) and all(id(i) in unsized for i in sources))
 
 
+def handing_on(inputs: list[Any], outputs: list[Any], cut: Mapping[int, Any]) -> list[Any]:
+  """An op's results that hand on a size which is cut: what varies, shapes, and tensor lists.
+
+  Args:
+    inputs: of the op.
+    outputs: its results.
+    cut: what may have such sizes, by id.
+  """
+  if not any(id(i) in cut for i in inputs):
+    return []
+  carriers = (tf.int32, tf.int64, tf.variant)
+  return [o for o in outputs if is_varying(o) or (tf.is_tensor(o) and o.dtype in carriers)]
+
+
 def refusal(op: str) -> datasets.NotLowered:
   """Says what to change."""
   return datasets.NotLowered(

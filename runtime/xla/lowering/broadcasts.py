@@ -1,0 +1,219 @@
+"""Broadcasting of values with a size of data's own, which may be 1.
+
+The rows of one batch are as many in all that is made of them, and XLA and the gradients of
+`shape_ops` rightly take such sizes for equal. What is cut of a batch (`x[-1:]`, rows that a mask
+lets through) may have one row beside many, and TensorFlow then repeats it. XLA knows that in the
+running program only, so it is written out here: a single row is gathered for each of the others,
+and its gradient is a sum that is taken if it was one.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from runtime.xla import long_sums
+from runtime.xla.lowering import datasets, interpreter, reshapes, slices, varying
+
+_Interpreter = interpreter.Interpreter
+
+_COUNTING = ('DynamicPartition', 'Unique', 'Where')
+_SLICING = ('Slice', 'Split', 'SplitV', 'StridedSlice')
+_BROADCAST = frozenset(
+  [
+    'Add',
+    'AddV2',
+    'Atan2',
+    'Betainc',
+    'BroadcastTo',
+    'BitwiseAnd',
+    'BitwiseOr',
+    'BitwiseXor',
+    'Complex',
+    'Div',
+    'DivNoNan',
+    'Equal',
+    'FloorDiv',
+    'FloorMod',
+    'Greater',
+    'GreaterEqual',
+    'Igamma',
+    'IgammaGradA',
+    'Igammac',
+    'LeftShift',
+    'Less',
+    'LessEqual',
+    'LogicalAnd',
+    'LogicalOr',
+    'Maximum',
+    'Minimum',
+    'Mod',
+    'Mul',
+    'MulNoNan',
+    'NextAfter',
+    'NotEqual',
+    'Polygamma',
+    'Pow',
+    'RealDiv',
+    'RightShift',
+    'SelectV2',
+    'SoftmaxCrossEntropyWithLogits',
+    'SquaredDifference',
+    'Sub',
+    'TruncateDiv',
+    'TruncateMod',
+    'Xdivy',
+    'Xlog1py',
+    'Xlogy',
+    'Zeta',
+  ]
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Axes(datasets.Held):
+  """The axes over which the gradient of a value that may have been broadcast is summed.
+
+  Attributes:
+    summed: those of which that is known.
+    sizes: of each other the value's own size, int32 scalar; it is summed over if that is 1.
+  """
+
+  summed: tuple[int, ...]
+  sizes: Mapping[int, tf.Tensor]
+
+
+def _of_like_sizes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """The inputs of an op that broadcasts, with single rows beside others of a known number repeated.
+
+  Args:
+    interp: knows which are cut.
+    node: the op.
+    inputs: its own.
+
+  Raises:
+    NotLowered: a value's sizes are lost.
+  """
+  if not any(id(i) in interp.session.cut and varying.is_varying(i) for i in inputs):
+    return inputs
+  if node.op == 'BroadcastTo':
+    sizes = interp.sizes(inputs[1])
+    return [inputs[0] if sizes is None else _repeated(interp, node.op, inputs[0], sizes), inputs[1]]
+  if any(i.shape.rank is None for i in inputs):
+    raise varying.refusal(node.op)
+  shapes = [i.shape.as_list() for i in inputs]
+  rank = max(map(len, shapes))
+  sizes = [
+    max((s[axis] or 1 for s in shapes if len(s) >= -axis), default=1) for axis in range(-rank, 0)
+  ]
+  return [
+    _repeated(interp, node.op, i, sizes) if id(i) in interp.session.cut else i for i in inputs
+  ]
+
+
+def _repeated(
+  interp: _Interpreter, op: str, value: tf.Tensor, sizes: Sequence[int | None]
+) -> tf.Tensor:
+  """A value with as many rows as `sizes` say, where it has one; aligned at the last axis."""
+  for axis in range(value.shape.rank):
+    size = sizes[axis - value.shape.rank]
+    if not varying.varies(value, axis) or size is None or size <= 1:
+      continue
+    if id(value) in interp.unsized:
+      raise varying.refusal(op)
+    places = tf.clip_by_value(tf.range(size), 0, tf.maximum(tf.shape(value)[axis] - 1, 0))
+    value = reshapes.gather(value, places, axis=axis)
+  return value
+
+
+def axes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """The axes over which gradients of two broadcast values are summed.
+
+  Of two sizes that vary, and are of one batch, the program says that they are equal; one beside a
+  1 is not 1, or the sum over it changes nothing.
+  """
+  shapes = [s for s in map(interp.sizes, inputs) if s is not None]
+  if len(shapes) < len(inputs):
+    return interp.op(node, inputs)
+  rank = max(len(s) for s in shapes)
+  padded: list[list[int | None]] = [[*([1] * (rank - len(s))), *s] for s in shapes]
+  is_cut = any(id(i) in interp.session.cut for i in inputs)
+  found: list[Any] = []
+  for shape, known, ours, theirs in zip(inputs, shapes, padded, padded[::-1], strict=True):
+    first = rank - len(known)
+    summed = [a for a in range(rank) if ours[a] == 1 and (theirs[a] != 1 or first > 0)]
+    unsure = [a for a in range(rank) if is_cut and ours[a] is None and theirs[a] != 1]
+    if unsure:
+      sizes = {a: tf.cast(shape[a - first], tf.int32) for a in unsure}
+      found.append(Axes(summed=tuple(summed), sizes=sizes))
+    else:
+      found.append(tf.constant(summed, inputs[0].dtype, shape=[len(summed)]))
+  return found
+
+
+def gradient_sum(interp: _Interpreter, node: Any, value: tf.Tensor, along: Axes) -> list[Any]:
+  """The sum of a gradient over the axes along which its value was broadcast."""
+  if id(value) in interp.unsized or value.shape.rank is None:
+    raise varying.refusal(node.op)
+  for axis, size in along.sizes.items():
+    total = tf.reduce_sum(value, axis, keepdims=True)
+    whole = reshapes.of_largest_size(value, axis) if varying.varies(value, axis) else value
+    # Of a single row only the first of these is read.
+    found = tf.where(tf.equal(size, 1), total, whole)
+    for other in range(value.shape.rank):
+      if other == axis or varying.varies(value, other):
+        own = size if other == axis else tf.shape(value)[other]
+        found = interpreter.set_dynamic_size(found, other, own)
+    value = found
+  inputs = [value, tf.constant(along.summed, tf.int32, shape=[len(along.summed)])]
+  taken = long_sums.taken(node.op, inputs, keep_dims=node.attr['keep_dims'].b)
+  if taken is not None:
+    return [taken]
+  return [tf.reduce_sum(value, list(along.summed), keepdims=node.attr['keep_dims'].b)]
+
+
+def _is_cutting(node: Any, inputs: list[Any], outputs: list[Any]) -> bool:
+  """Whether an op gives another size to an axis that varies."""
+  if node.op in _COUNTING:
+    return True
+  value = inputs[1] if node.op == 'Split' else inputs[0]
+  if node.op not in _SLICING or not varying.is_varying(value):
+    return False
+  if value.shape.rank is None:
+    return True
+  if node.op == 'StridedSlice':
+    return slices.is_cut(node, inputs)
+  if node.op == 'Slice':
+    starts, counts = (tf.get_static_value(i, partial=True) for i in inputs[1:])
+    if starts is None or counts is None:
+      return True
+    pairs = zip(range(value.shape.rank), starts, counts, strict=True)
+    return any(varying.varies(value, a) and (begin != 0 or n != -1) for a, begin, n in pairs)
+  return any(varying.is_varying(o) for o in outputs)  # what is split
+
+
+def around(handlers: Mapping[str, interpreter.Handler]) -> dict[str, interpreter.Handler]:
+  """How ops are written anew: those that broadcast with inputs of like sizes, and cuts noted."""
+
+  def broadcast(handler: interpreter.Handler | None) -> interpreter.Handler:
+    def run(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+      inputs = _of_like_sizes(interp, node, inputs)
+      return interp.op(node, inputs) if handler is None else handler(interp, node, inputs)
+
+    return run
+
+  def cutting(handler: interpreter.Handler | None) -> interpreter.Handler:
+    def run(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+      outputs = interp.op(node, inputs) if handler is None else handler(interp, node, inputs)
+      if interp.session.bounds and _is_cutting(node, inputs, outputs):
+        interp.session.cut.update({id(o): o for o in outputs})
+      return outputs
+
+    return run
+
+  return {
+    **handlers,
+    **{op: broadcast(handlers.get(op)) for op in _BROADCAST},
+    **{op: cutting(handlers.get(op)) for op in _COUNTING + _SLICING},
+  }

@@ -1,0 +1,28 @@
+"""Places among others of NaN, which XLA takes for the smallest or the largest number."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+OPS = ('Bucketize', 'InTopKV2')
+
+
+def taken(inputs: Sequence[tf.Tensor], boundaries: Sequence[float] = ()) -> tf.Tensor:
+  """What TensorFlow gives.
+
+  Args:
+    inputs: numbers of any shape of which the bucket is asked; or predictions [rows, classes],
+      targets [rows] and k, of which it is asked whether the target is among the k largest: no, in
+      a row that is not finite.
+    boundaries: of the buckets.
+  """
+  if len(inputs) == 1:
+    (numbers,) = inputs
+    found = tf.raw_ops.Bucketize(input=numbers, boundaries=list(boundaries))
+    if not numbers.dtype.is_floating:
+      return found
+    last = tf.zeros_like(found) + len(boundaries)
+    return tf.raw_ops.Select(condition=tf.math.is_nan(numbers), x=last, y=found)
+  predictions, targets, k = inputs
+  found = tf.raw_ops.InTopKV2(predictions=predictions, targets=targets, k=k)
+  return found & tf.reduce_all(tf.math.is_finite(predictions), axis=1)
