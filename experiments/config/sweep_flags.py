@@ -51,7 +51,7 @@ def is_wanted(flag_values: flags.FlagValues) -> bool:
 
 
 def check_single(flag_values: flags.FlagValues, config: Any) -> None:
-  """Refuses what a single run would not use.
+  """Refuses what a single run would not use, and workers where nothing starts them.
 
   Raises:
     ValueError: naming the flags.
@@ -70,6 +70,8 @@ def check_single(flag_values: flags.FlagValues, config: Any) -> None:
     )
   if address:
     cluster.check_form(address)
+  if config.cohort_workers:
+    cluster.import_ray(address, config.cohort_workers)
 
 
 def help_lines() -> list[str]:

@@ -207,8 +207,7 @@ class Selector:
 
 def over_seeds(frame: pd.DataFrame) -> pd.DataFrame:
   """mean, std and seeds by setting, of a table with the values of one metric and group."""
-  values = frame.groupby('setting', sort=False)['value']
-  return pd.DataFrame({'mean': values.mean(), 'std': values.std(ddof=0), 'seeds': values.size()})
+  return sweep_table.spread(frame, ['setting'])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

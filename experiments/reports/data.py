@@ -152,9 +152,8 @@ class ReportData:
     return dict(zip(last.index.tolist(), last.astype(int).tolist(), strict=True))
 
   def over_seeds(self, frame: pd.DataFrame, *keys: str) -> pd.DataFrame:
-    """Mean, population deviation and number of the values with equal keys."""
-    grouped = frame.groupby(list(keys), sort=False, dropna=False)['value']
-    return grouped.agg(mean='mean', std=lambda v: v.std(ddof=0), seeds='size').reset_index()
+    """Mean, population deviation and number of the values with equal keys; NaN of diverged runs."""
+    return sweep_table.spread(frame, keys).reset_index()
 
 
 def read(folders: Iterable[pathlib.Path]) -> ReportData:

@@ -86,6 +86,25 @@ def create(rounds: int, start: int, stream=None) -> Progress:
   return LiveLine(rounds, start, stream) if stream.isatty() else LogLines(rounds, start)
 
 
+class _TimeLeft:
+  """How long the rounds that are left take, evaluations and checkpoints included."""
+
+  def __init__(self, rounds: int):
+    self._rounds = rounds
+    self._first: tuple[float, int] | None = None
+
+  def words(self, rounds_done: int, seconds_per_round: float) -> list[str]:
+    now = time.monotonic()
+    self._first = self._first or (now, rounds_done)
+    since, before = self._first
+    if rounds_done > before:
+      seconds_per_round = max(seconds_per_round, (now - since) / (rounds_done - before))
+    left = self._rounds - rounds_done
+    if not left or seconds_per_round <= 0:
+      return []
+    return [f'{left} left in {show_seconds(left * seconds_per_round)}']
+
+
 class LiveLine:
   """One line that is drawn over again: done, left, metrics, speed, time left."""
 
@@ -97,7 +116,7 @@ class LiveLine:
     # What a narrow terminal cuts off is at the end; the bar says least.
     bar = ' |{bar:12}|' if columns >= 110 else ''
     self._stream = stream
-    self._rounds = rounds
+    self._left = _TimeLeft(rounds)
     self._bar = tqdm.tqdm(
       total=rounds,
       initial=start,
@@ -108,7 +127,8 @@ class LiveLine:
     )
 
   def update(self, rounds_done: int, values: dict[str, float], seconds_per_round: float) -> None:
-    words = '  '.join(_words(self._rounds, rounds_done, values, seconds_per_round)[::-1])
+    left = self._left.words(rounds_done, seconds_per_round)
+    words = '  '.join([*_words(values, seconds_per_round), *left][::-1])
     self._bar.set_description_str(words, refresh=False)
     self._bar.n = rounds_done
     self._bar.refresh()
@@ -126,14 +146,16 @@ class LogLines:
   def __init__(self, rounds: int, start: int):
     del start
     self._rounds = rounds
+    self._left = _TimeLeft(rounds)
     self._next = 0.0
 
   def update(self, rounds_done: int, values: dict[str, float], seconds_per_round: float) -> None:
     now = time.monotonic()
+    left = self._left.words(rounds_done, seconds_per_round)
     if now < self._next and rounds_done < self._rounds:
       return
     self._next = now + _LOG_SECONDS
-    words = ', '.join(_words(self._rounds, rounds_done, values, seconds_per_round))
+    words = ', '.join([*_words(values, seconds_per_round), *left])
     say(f'{time.strftime("%H:%M:%S")}  round {rounds_done} of {self._rounds}: {words}')
 
   def say(self, message: str) -> None:
@@ -143,18 +165,13 @@ class LogLines:
     pass
 
 
-def _words(
-  rounds: int, rounds_done: int, values: dict[str, float], seconds_per_round: float
-) -> list[str]:
+def _words(values: dict[str, float], seconds_per_round: float) -> list[str]:
   words = [
     f'{name.replace("_", " ")} {(rounded_up if name.endswith("epsilon") else show)(value)}'
     for name, value in values.items()
   ]
-  left = rounds - rounds_done
   if seconds_per_round > 0:
     words.append(f'{show_seconds(seconds_per_round)}/round')
-    if left:
-      words.append(f'{left} left in {show_seconds(left * seconds_per_round)}')
   return words
 
 

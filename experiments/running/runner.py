@@ -23,6 +23,7 @@ from experiments.running.parts import Callback
 from experiments.running.population import Population
 from experiments.running.progress import Doing
 from processes.method import without_noise_key
+from runtime.hosts.cluster import import_ray
 
 _COMPILING = 'Compiling the rounds and the evaluations (once)'
 _SECONDS_BETWEEN_WRITES = 20.0  # of metrics.parquet, between checkpoints
@@ -81,6 +82,8 @@ def run(
   with contextlib.ExitStack() as stack:
     caught = stack.enter_context(interruption.Interruption())
     config = experiment if isinstance(experiment, ExperimentConfig) else experiment.config
+    if config.cohort_workers:  # said before anything is loaded or written
+      import_ray(cluster, config.cohort_workers)
     if folder is None and config.output_dir:
       folder = results.RunFolder(config)
       stack.callback(folder.close)

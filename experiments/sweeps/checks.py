@@ -7,7 +7,7 @@ from experiments.config import sweep_flags, user_files
 from experiments.config.experiment import ExperimentConfig
 from experiments.sweeps import workers as sweep_workers
 from runtime import memory
-from runtime.hosts.cluster import check_form
+from runtime.hosts.cluster import check_form, import_ray
 from settings import did_you_mean
 
 
@@ -34,6 +34,7 @@ def check(
     raise ValueError(f'--workers={workers} must be at least 1.')
   if cluster:
     check_form(cluster)
+    import_ray(cluster)
   if select_on not in sweep_flags.SELECT_ON:
     raise ValueError(
       f'--select_on={select_on} must be one of {", ".join(sweep_flags.SELECT_ON)}'

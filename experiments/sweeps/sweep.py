@@ -41,6 +41,7 @@ if TYPE_CHECKING:
   import datasets
 
 _MOST_LINES = 24  # of settings in the closing words
+_MOST_NAMES = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -331,6 +332,16 @@ def _with_spent(result: SweepResult) -> SweepResult:
   return dataclasses.replace(result, report='\n'.join([result.report, *told]))
 
 
+def _in_words_diverged(table) -> list[str]:
+  lost = sweep_table.diverged(table)
+  if not lost:
+    return []
+  more = f', and {len(lost) - _MOST_NAMES} more' if len(lost) > _MOST_NAMES else ''
+  count = f'{len(lost)} of {table["run"].nunique()} runs'
+  names = '; '.join(lost[:_MOST_NAMES]) + more
+  return [f'Diverged, to a metric that is no finite number, and not chosen: {count} ({names}).']
+
+
 def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> str:
   metric = sweep_table.main_metric(table)
   if metric is None:
@@ -345,7 +356,7 @@ def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> st
     lines.append(f'  {show(row["mean"]):>9}  {deviation}{setting}')
   if len(scores) > _MOST_LINES:
     lines.append(f'  ... and {len(scores) - _MOST_LINES} more in table.csv')
-  lines.append('')
+  lines += ['', *_in_words_diverged(table)]
   if selection:
     where = {
       'validation': 'Best on validation data, which took no part in training',

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from experiments.config.experiment import ExperimentConfig, settings
@@ -170,8 +171,27 @@ def over_seeds(frame: pd.DataFrame, metric: str, group: str = EVERYONE) -> pd.Da
   """A metric's mean, population deviation and number of seeds, for every setting."""
   chosen = frame[(frame['metric'] == metric) & (frame['group'] == group)]
   names = setting_columns(frame)
-  grouped = chosen.groupby(names, dropna=False, sort=False)['value']
-  return grouped.agg(mean='mean', std=lambda values: values.std(ddof=0), seeds='size').reset_index()
+  return spread(chosen, names).reset_index()
+
+
+def spread(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+  """The mean, population deviation and number of the values with equal keys, which are the index.
+
+  Mean and deviation are NaN where a value is no finite number, as of a run that has diverged:
+  without it the others would look better than their setting is.
+  """
+  values = frame['value'].astype(float)
+  of_finite = frame.assign(value=values.where(np.isfinite(values)))
+  groups = of_finite.groupby(list(keys), sort=False, dropna=False)['value']
+  result = pd.DataFrame({'mean': groups.mean(), 'std': groups.std(ddof=0), 'seeds': groups.size()})
+  is_whole = (groups.count() == groups.size()).to_numpy()
+  return result.assign(mean=result['mean'].where(is_whole), std=result['std'].where(is_whole))
+
+
+def diverged(frame: pd.DataFrame) -> list[str]:
+  """The runs of which a metric of all clients is no finite number."""
+  is_lost = (frame['group'] == EVERYONE) & ~np.isfinite(frame['value'].to_numpy(float))
+  return list(frame['run'][is_lost].unique())
 
 
 def setting_columns(frame: pd.DataFrame) -> list[str]:

@@ -72,8 +72,18 @@ class Setup(setup.Setup):
 
   @functools.cached_property
   def opted_out(self) -> np.ndarray:
-    """bool [K]; public."""
-    return setup.opting_out(self.config, self.population, self.config.opt_out_fraction)
+    """bool [K]; public.
+
+    Raises:
+      ValueError: nobody is left to be protected.
+    """
+    chosen = setup.opting_out(self.config, self.population, self.config.opt_out_fraction)
+    if chosen.all():
+      raise ValueError(
+        f'--opt_out_fraction={self.config.opt_out_fraction:g}: all {len(chosen)} clients would opt '
+        'out, and nobody be protected; --method=fedavg --privacy=none is that.'
+      )
+    return chosen
 
   def groups(self):
     return {PRIVATE: ~self.opted_out, OPTED_OUT: self.opted_out}

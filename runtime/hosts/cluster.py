@@ -34,6 +34,26 @@ def python_path() -> str:
   return os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])
 
 
+def import_ray(address: str, workers: int = 0) -> Any:
+  """Gives the module `ray`.
+
+  Args:
+    address: what `--cluster` says; '' where only the clients of a run are spread.
+    workers: over how many they are.
+
+  Raises:
+    ValueError: the extra `cluster` is not installed.
+  """
+  asked = f'--cluster={address}' if address else f'--cohort_workers={workers}'
+  try:
+    import ray
+  except ModuleNotFoundError as missing:
+    raise ValueError(
+      f'{asked} needs Ray, which is not installed: uv sync --extra data --extra cluster.'
+    ) from missing
+  return ray
+
+
 @contextlib.contextmanager
 def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> Iterator[Any]:
   """Connects to a cluster, or starts one, for as long as it is entered; gives the module `ray`.
@@ -58,13 +78,7 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
   os.environ.setdefault('RAY_BACKEND_LOG_LEVEL', 'fatal')
   # Ray's own is 15, beside its driver: anything else that runs would hold the workers up.
   os.environ.setdefault('RAY_worker_niceness', '0')
-  try:
-    import ray
-  except ModuleNotFoundError as missing:
-    raise ValueError(
-      f'--cluster={address} needs Ray, which is not installed: '
-      'uv sync --extra data --extra cluster.'
-    ) from missing
+  ray = import_ray(address)
   if address != LOCAL:
     _check_address(ray, address)
   options: dict[str, Any] = dict(

@@ -32,6 +32,7 @@ def connect(
     ValueError: there is no such cluster, it is too small or others have its CPUs.
     DeviceError: a member does not start.
   """
+  cluster.import_ray(address, size)
   with contextlib.ExitStack() as stack:
     connection = cluster.connected(
       address or cluster.LOCAL, workers=size, flag='cohort_workers', tell=tell

@@ -258,6 +258,19 @@ def test_a_terminal_gets_one_live_line(columns, monkeypatch):
   assert stream.getvalue().count('\n') == 1
 
 
+def test_what_is_left_has_its_evaluations(monkeypatch):
+  """Rounds of a second each, and an evaluation of nine after each."""
+  clock = iter(range(0, 1000, 10))
+  monkeypatch.setattr(progress.time, 'monotonic', lambda: next(clock))
+  stream = Terminal()
+  shown = progress.create(100, 0, stream)
+  for done in (1, 2, 3):
+    shown.update(done, {}, 1.0)
+  shown.close()
+  last = stream.getvalue().split('\r')[-1]
+  assert '1 s/round' in last and '97 left in 16 min 10 s' in last
+
+
 def test_a_file_gets_log_lines(capsys):
   shown = progress.create(100, 0, io.StringIO())
   for rounds in range(101):

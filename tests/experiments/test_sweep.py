@@ -228,6 +228,18 @@ def test_a_setting_with_fewer_seeds_is_not_chosen():
   assert best['setting'] == {'mtl_lambda': 0.1}
 
 
+@pytest.mark.parametrize('value', [np.nan, np.inf])
+def test_a_setting_of_which_a_run_has_diverged_is_not_chosen(value):
+  """The mean of those that have not would look better than the setting is."""
+  frame = table({(0.1, 0): (5.0, 5.0), (0.1, 1): (5.0, 5.0), (1.0, 0): (1.0, 1.0),
+                 (1.0, 1): (value, value)})  # fmt: skip
+  [best] = sweep_table.select(frame, on='validation')
+  assert best['setting'] == {'mtl_lambda': 0.1}
+  assert sweep_table.diverged(frame) == ['1.0-1']
+  said = sweep._closing_words(frame, [best], 'validation')
+  assert 'Diverged' in said and '1 of 4 runs (1.0-1).' in said
+
+
 def test_a_folder_of_another_sweep_is_refused(tmp_path):
   record.take(tmp_path, small_grid(), resume=False)
   with pytest.raises(ValueError, match='another sweep: its base'):

@@ -8,7 +8,8 @@ import time
 import pandas as pd
 import pytest
 
-from experiments.running import interruption
+from experiments.config.experiment import ExperimentConfig
+from experiments.running import interruption, runner
 from experiments.sweeps import cluster as sweep_cluster
 from experiments.sweeps import sweep
 from experiments.sweeps.grid import Grid
@@ -103,6 +104,21 @@ def test_an_address_without_a_cluster_is_one_line(ray, tmp_path, address, words)
   with pytest.raises(ValueError, match=f'--cluster={address}.* {words}') as caught:
     sweep.run(GRID, folder=tmp_path / 'a', cluster=address, show_progress=False)
   assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('cluster', ['', 'local'])
+def test_without_the_extra_a_run_is_refused_before_its_data_are_loaded(
+  tmp_path, monkeypatch, cluster
+):
+  monkeypatch.setitem(sys.modules, 'ray', None)
+  folder = tmp_path / 'run'
+  config = ExperimentConfig(
+    dataset='school', data_dir=str(tmp_path), cohort_workers=2, output_dir=str(folder)
+  )
+  asked = '--cluster=local' if cluster else '--cohort_workers=2'
+  with pytest.raises(ValueError, match=f'{asked} needs Ray.*--extra cluster'):
+    runner.run(config, cluster=cluster)
+  assert not folder.exists()
 
 
 def test_without_the_extra_it_is_named(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import runtime
 from privacy.nothing_shared import NothingShared
 from privacy.plan import AdaptiveClipping, ClientLevelPrivacy, FixedClipping, NoPrivacy
 from privacy.sampling import FixedSizeCohorts, PoissonCohorts
+from processes import setup
+from processes.feo2 import process as feo2
 from tests.processes import small_federation as small
 
 DATA = small.examples()
@@ -335,6 +338,13 @@ def test_wrong_use_is_refused():
     small.build('feo2', _plan(cohorts=FixedSizeCohorts(small.CLIENTS, 3)), DATA)
   with pytest.raises(ValueError, match='--privacy=none'):
     small.build('feo2', NoPrivacy(cohorts=SAMPLING), DATA)
+
+
+def test_somebody_is_protected():
+  population = setup.Population(client_ids=['a', 'b'], num_examples=np.ones(2, int), groups={})
+  config = types.SimpleNamespace(seed=0, opt_out_fraction=1.0)
+  with pytest.raises(ValueError, match='--opt_out_fraction=1: all 2 clients would opt out'):
+    feo2.Setup(config, population).groups()
 
 
 @pytest.mark.parametrize('name', ['noise_multiplier', 'quantile_noise_multiplier'])
