@@ -95,3 +95,5 @@ def test_adding_a_model(project):
   assert output.count('epsilon') >= 2
   assert 'wide_and_deep' in _python(project, 'run_experiment.py', '--help')
   _python(project, '-m', 'pytest', '-q', 'tests/tff_models/test_wide_and_deep.py')
+  own = ('--dataset=digits', '--model=my_model.py:build', '--model_option=units=32', '--rounds=2')
+  assert 'After 2 rounds' in _python(project, 'run_experiment.py', *own)
