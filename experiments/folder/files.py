@@ -23,6 +23,18 @@ class WriteError(OSError):
     return type(self), self._given
 
 
+def make_folder(path: pathlib.Path) -> None:
+  """Makes a folder, and those above it, unless it is there.
+
+  Raises:
+    WriteError: it cannot be made.
+  """
+  try:
+    path.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise WriteError(path, error) from error
+
+
 def write_atomically(path: pathlib.Path, content: bytes) -> None:
   """Writes a file so that a reader, at any moment and after any kill, sees all or nothing."""
   with writing_atomically(path) as temporary:

@@ -264,8 +264,8 @@ def new_folder(config: ExperimentConfig, root: pathlib.Path = pathlib.Path('resu
   """
   parts = [pathlib.PurePath(config.dataset).name, config.method]
   name = '-'.join(parts + ([config.privacy] if config.privacy != 'none' else []))
+  files.make_folder(root)
   try:
-    root.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
       path = root / f'{name}-{number:03d}'

@@ -142,7 +142,7 @@ def analyse(recipe: Recipe, drawings: pathlib.Path) -> dict[str, pd.DataFrame]:
     The table of its numbers, as `run` gives one; its cases are settings.
   """
   figure = recipe.analyse()
-  drawings.mkdir(parents=True, exist_ok=True)
+  files.make_folder(drawings)
   with matplotlib.rc_context(drawing.STYLE):
     figures.save(figure.draw(), drawings / 'figure')
   with files.writing_atomically(drawings / 'figure.csv') as temporary:
@@ -315,7 +315,7 @@ def reproduce(
   output = output or RESULTS / (recipe.name if not extra else f'{recipe.name}-changed')
   if recipe.evidence_of:
     tables = _stored(recipe)
-    output.mkdir(parents=True, exist_ok=True)
+    files.make_folder(output)
   elif recipe.analysis:
     with _timed(output), Doing(f'Computing {recipe.name}'), startup.quiet():
       tables = analyse(recipe, output / 'report')

@@ -215,7 +215,7 @@ def run(
   if path.exists() and not path.is_dir():
     raise ValueError(f'--output_dir={path} is a file, not a folder.')
   made = not path.exists()
-  path.mkdir(parents=True, exist_ok=True)
+  files.make_folder(path)
   lock, fresh, nothing = files.FolderLock(path), False, False
   try:
     files.remove_temporaries(path)

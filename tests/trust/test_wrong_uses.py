@@ -177,6 +177,7 @@ AT_ONCE = [
   (['--seeds=0,1', '--resume', '--output_dir={folder}'], 'holds something.txt and no sweep'),
   (['--sweep=rounds=1,2', '--output_dir={binary}'], 'is a file, not a folder'),
   (['--sweep=rounds=1,2', '--output_dir={folder}'], 'holds something.txt and no sweep'),
+  (['--sweep=rounds=1,2', '--output_dir=/proc/nothing'], 'error: cannot write /proc/nothing'),
   ([*PRIVATE, '--seeds=0,1', '--noise_key_file=k'], 'is the key of one run'),
   # Files that are not there.
   (['--model=no.py:f'], '--model=no.py:f: there is no file /'),
@@ -281,6 +282,7 @@ assert not any(name.split('.')[0] in ('tensorflow', 'tensorflow_federated') for 
     ('recipes.reproduce', ['--lsit'], '--lsit stands where a recipe has to'),
     ('recipes.reproduce', ['quickstart'], 'RECIPE=quickstart is no recipe'),
     ('recipes.reproduce', ['silo_fig7', '--rounds=3'], 'is computed, not run'),
+    ('recipes.reproduce', ['silo_fig7', '--output_dir=/proc/nothing'], 'error: cannot write /proc'),
     ('recipes.reproduce', ['claims_silo_exam', 'rounds=3'], "'rounds=3' is no flag"),
     ('recipes.reproduce', ['claims_silo_exam', 'silo_fig7'], "'silo_fig7' is no flag"),
     ('recipes.reproduce', ['claims_silo_exam', '--roundz=3'], 'did you mean rounds?'),
