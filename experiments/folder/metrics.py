@@ -144,6 +144,23 @@ def read_frame(path: pathlib.Path, whose: str) -> 'pd.DataFrame':
   return _read(path, whose).to_pandas()
 
 
+def check(path: pathlib.Path) -> None:
+  """Refuses a file that is no table of metrics, by what stands at its end.
+
+  Raises:
+    ValueError: it is none.
+  """
+  import pyarrow as pa
+  from pyarrow import parquet
+
+  try:
+    names = parquet.read_schema(path).names
+    if lacking := [name for name in Row._fields if name not in names]:
+      raise KeyError(f'it has no {", ".join(lacking)}')
+  except (pa.ArrowException, KeyError, OSError) as error:
+    raise ValueError(f'{path} cannot be read as a table of metrics ({error}).') from error
+
+
 def _read(path: pathlib.Path, whose: str | None) -> Any:
   """The columns of `Row` as an Arrow table, of the rows that have a value in one of them."""
   import pyarrow as pa

@@ -33,11 +33,13 @@ class ReportData:
     runs: every run, finished or not.
     setting_names: the settings in which the runs differ, without the seed.
     labels: label of each run's setting, by the run's position.
+    left_out: what is wrong with each folder that holds a run which cannot be read.
   """
 
   runs: tuple[Run, ...]
   setting_names: tuple[str, ...]
   labels: tuple[str, ...]
+  left_out: tuple[str, ...] = ()
 
   @functools.cached_property
   def curves(self) -> pd.DataFrame:
@@ -157,21 +159,37 @@ class ReportData:
 
 
 def read(folders: Iterable[pathlib.Path]) -> ReportData:
-  """Reads all runs in and below some folders.
+  """Reads all runs in and below some folders that can be read.
 
   Raises:
-    ValueError: a folder that is not there, or that holds no run.
+    ValueError: a folder that is not there, or that holds no run; or no run can be read.
   """
   runs: dict[pathlib.Path, Run] = {}
+  left_out: list[str] = []
   for folder in folders:
     found = list(find_runs(folder))
     if not found:
       raise ValueError(f'{folder} holds no run: there is no config.json in it or below it.')
-    runs.update({path.resolve(): Run.read(path) for path in found})
+    for path in found:
+      try:
+        runs[path.resolve()] = _read(path)
+      except ValueError as error:
+        left_out.append(str(error))
+  if not runs:
+    raise ValueError(left_out[0])
   every = tuple(runs.values())
   configs = [run.config for run in every]
   names = tuple(n for n in sweep_table.varying(configs) if n != 'seed')
-  return ReportData(runs=every, setting_names=names, labels=labels(configs, names))
+  return ReportData(
+    runs=every, setting_names=names, labels=labels(configs, names), left_out=tuple(left_out)
+  )
+
+
+def _read(folder: pathlib.Path) -> Run:
+  run = Run.read(folder)
+  if (table := folder / 'metrics.parquet').exists():
+    metrics.check(table)
+  return run
 
 
 def find_runs(folder: pathlib.Path, depth: int = _DEPTH) -> Iterable[pathlib.Path]:

@@ -47,6 +47,8 @@ def write(
   """
   paths = [pathlib.Path(folder) for folder in folders]
   data = read(paths)
+  for why in data.left_out:
+    print(f'Left out: {why}', file=sys.stderr)
   target = pathlib.Path(output) if output else paths[0] / 'report'
   try:
     target.mkdir(parents=True, exist_ok=True)
@@ -62,6 +64,7 @@ def write(
     subtitle=sections.status(data),
     parts=[
       *(html.paragraph(note) for note in notes),
+      *(html.paragraph(f'Left out: {why}', warning=True) for why in data.left_out),
       *(sections.figure(drawing, target) for drawing in drawings[:1]),
       sections.verdict(verdict, verdict_of),
       sections.results(data, overview),

@@ -20,6 +20,7 @@ from experiments import cli
 from experiments.audits import command
 from experiments.config.experiment import ExperimentConfig
 from experiments.recipes import reproduce
+from experiments.reports import report
 from experiments.running import build
 from experiments.sweeps.grid import Grid
 from tests.experiments import test_report
@@ -366,6 +367,17 @@ def test_reports_of_damaged_runs(name, content, message, tmp_path, capsys):
   (tmp_path / 'run' / name).write_text(content)
   _refused([str(tmp_path)], message, capsys)
   assert not (tmp_path / 'report' / 'report.html').exists()
+
+
+@pytest.mark.parametrize(('name', 'content', 'message'), RUNS)
+def test_a_damaged_run_beside_others_is_left_out(name, content, message, tmp_path, capsys):
+  for folder in ('good', 'bad'):
+    test_report.make_run(tmp_path / folder, target_epsilon=2.0, **test_report.PRIVATE)
+  (tmp_path / 'bad' / name).write_text(content)
+  assert report.main(['report', str(tmp_path), f'--output={tmp_path / "page"}']) == 0
+  [said] = capsys.readouterr().err.splitlines()
+  assert said.startswith('Left out: ') and message in said and 'bad' in said
+  assert 'Left out: ' in (tmp_path / 'page' / 'report.html').read_text()
 
 
 @pytest.mark.parametrize('place', ['taken', 'taken/below', '/proc/nothing'])
