@@ -245,7 +245,8 @@ def _target(
       raise ValueError(f'Column {column!r} has {len(values)} values; a binary task has 2.')
     return np.where(codes == 1, 1, -1).astype(np.float32), {'target_values': values}, 1
   fractions = df[column].dtype.kind == 'f' and np.any(values != np.floor(values))
-  if len(values) > _MOST_CLASSES or (fractions and len(values) > _MOST_INFERRED_CLASSES):
+  most = min(_MOST_CLASSES, max(_MOST_INFERRED_CLASSES, len(df) // 2))  # names differ in most rows
+  if len(values) > most or (fractions and len(values) > _MOST_INFERRED_CLASSES):
     raise ValueError(
       f'Column {column!r} has {len(values)} different values in {len(df)} rows, which are no '
       f"classes; use task='regression', or bins."

@@ -326,7 +326,7 @@ def _convert(
   names, sizes, values = _counted(table, client_column, target, task)
   if task is None:
     task = _inferred(table.schema.field(target).type, values, int(sizes.sum()))
-  num_outputs = _check_values(target, task, values)
+  num_outputs = _check_values(target, task, values, int(sizes.sum()))
   labels = [] if task == 'regression' or values is None else sorted(values)
   width = dtype = None
   x: Any = None
@@ -398,13 +398,17 @@ def _inferred(type_: 'pa.DataType', values: set | None, num_rows: int) -> str:
   return 'classification' if pa.types.is_integer(type_) and few else 'regression'
 
 
-def _check_values(target: str, task: str, values: set | None) -> int:
+def _check_values(target: str, task: str, values: set | None, num_rows: int) -> int:
   """The task's number of outputs."""
   if task == 'regression':
     return 1
   count = f'more than {_MOST_CLASSES}' if values is None else str(len(values))
   if task == 'binary' and (values is None or len(values) != 2):
     raise ValueError(f'column {target!r} has {count} values; a binary task has 2.')
+  if values is not None and len(values) > max(_MOST_INFERRED_CLASSES, num_rows // 2):
+    raise ValueError(
+      f'column {target!r} has {count} different values in {num_rows} rows, which are no classes.'
+    )
   if values is None or len(values) < 2:
     raise ValueError(
       f'column {target!r} has {count} values; a classification has 2 to {_MOST_CLASSES}.'

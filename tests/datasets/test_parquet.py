@@ -183,6 +183,8 @@ WRONG = {
   'gaps in the clients': (lambda: _with('who', [None, *'a' * 417]), {}, "'who' has missing values"),
   'a client with one row': (lambda: _with('who', ['b', *'a' * 417]), {}, '1 clients have fewer'),
   'one class': (lambda: _with('y', 1), {}, 'has 1 values; a classification has 2 to 1000'),
+  'names for classes': (
+    lambda: _with('y', [f'name{i}' for i in range(418)]), {}, 'in 418 rows, which are no classes'),
   'three values for two': (lambda: frame(), {'task': 'binary'}, 'has 3 values; a binary task'),
   'text to regress on': (lambda: _with('y', 'a'), {'task': 'regression'}, 'no number to regress'),
   'fractional clients': (

@@ -34,6 +34,11 @@ _TEXT = {
   'too_large': (GOOD + 'a,1e60,1\n', {}, 'not finite'),
   'a_silo_of_one': (GOOD + 'd,1,1\n', {}, 'fewer than two rows'),
   'one_label': ('silo,x,y\n' + 'a,1,0\na,2,0\n' * 3, {}, 'has one value only'),
+  'names': (
+    'silo,x,y\n' + ''.join(f'a,1,name{i}\na,2,name{i + 50}\n' for i in range(50)),
+    {},
+    'has 100 different values in 100 rows, which are no classes',
+  ),
   'other_silo': (GOOD, {'silo_column': 'school'}, "no column 'school'; it has silo, x, y"),
   'no_target': (GOOD, {'target_column': None}, 'needs --target_column, one of its columns'),
   'no_silo': (GOOD, {'silo_column': None}, 'needs --silo_column, one of its columns'),
