@@ -8,13 +8,15 @@ and its gradient is a sum that is taken if it was one.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import tensor_util
 
 from runtime.xla import long_sums
-from runtime.xla.lowering import datasets, interpreter, reshapes, slices, varying
+from runtime.xla.lowering import datasets, interpreter, reshapes, sized_ops, slices, varying
 
 _Interpreter = interpreter.Interpreter
 
@@ -71,6 +73,12 @@ _BROADCAST = frozenset(
 )
 
 
+# Ops that XLA does not broadcast by sizes that it knows in the running program only.
+_SELECTING = frozenset(sized_ops.SIZED) & _BROADCAST
+_ROW_BY_ROW = {'SoftmaxCrossEntropyWithLogits', *varying.ROW_AXES} & _BROADCAST
+_OF_MATRICES = frozenset(['BatchMatMulV2', 'Einsum'])
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Axes(datasets.Held):
   """The axes over which the gradient of a value that may have been broadcast is summed.
@@ -103,13 +111,23 @@ def _of_like_sizes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
   if any(i.shape.rank is None for i in inputs):
     raise varying.refusal(node.op)
   shapes = [i.shape.as_list() for i in inputs]
+  if node.op in _OF_MATRICES:
+    if '...' in str(node.attr['equation'].s) or (
+      node.op != 'Einsum' and any(len(shape) > 2 for shape in shapes)
+    ):
+      raise varying.refusal(node.op)
+    return inputs
   rank = max(map(len, shapes))
+  varied = [{a - len(s) for a, size in enumerate(s) if size is None} for s in shapes]
+  if any(one & other for one, other in itertools.combinations(varied, 2)):
+    if node.op in _SELECTING:
+      inputs = [_filled(interp, node.op, i) if id(i) in interp.session.cut else i for i in inputs]
+    elif node.op in _ROW_BY_ROW:
+      raise varying.refusal(node.op)
   sizes = [
     max((s[axis] or 1 for s in shapes if len(s) >= -axis), default=1) for axis in range(-rank, 0)
   ]
-  return [
-    _repeated(interp, node.op, i, sizes) if id(i) in interp.session.cut else i for i in inputs
-  ]
+  return [_repeated(interp, node.op, i, sizes) for i in inputs]
 
 
 def _repeated(
@@ -127,21 +145,40 @@ def _repeated(
   return value
 
 
+def _filled(interp: _Interpreter, op: str, value: tf.Tensor) -> tf.Tensor:
+  """A value of its sizes whose padding repeats the last row, so that a single one is everywhere."""
+  if id(value) in interp.unsized:
+    raise varying.refusal(op)
+  for axis in range(value.shape.rank):
+    if varying.varies(value, axis):
+      size, whole = tf.shape(value)[axis], reshapes.of_largest_size(value, axis)
+      places = tf.minimum(tf.range(tf.shape(whole)[axis]), tf.maximum(size - 1, 0))
+      value = interpreter.set_dynamic_size(reshapes.gather(whole, places, axis=axis), axis, size)
+  return value
+
+
+def _partly(shape: tf.Tensor) -> list[int | None]:
+  """The sizes of a shape that are known."""
+  return tensor_util.constant_value_as_shape(shape).as_list()
+
+
 def axes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """The axes over which gradients of two broadcast values are summed.
 
   Of two sizes that vary, and are of one batch, the program says that they are equal; one beside a
   1 is not 1, or the sum over it changes nothing.
   """
-  shapes = [s for s in map(interp.sizes, inputs) if s is not None]
-  if len(shapes) < len(inputs):
+  known = [interp.sizes(i) for i in inputs]
+  ranks = [i.shape[0] if i.shape.rank == 1 else None for i in inputs]
+  if None in ranks or (None in known and not interp.session.bounds):
     return interp.op(node, inputs)
+  shapes = [_partly(i) if sizes is None else sizes for i, sizes in zip(inputs, known, strict=True)]
   rank = max(len(s) for s in shapes)
   padded: list[list[int | None]] = [[*([1] * (rank - len(s))), *s] for s in shapes]
-  is_cut = any(id(i) in interp.session.cut for i in inputs)
+  is_cut = None in known or any(id(i) in interp.session.cut for i in inputs)
   found: list[Any] = []
-  for shape, known, ours, theirs in zip(inputs, shapes, padded, padded[::-1], strict=True):
-    first = rank - len(known)
+  for shape, own, ours, theirs in zip(inputs, shapes, padded, padded[::-1], strict=True):
+    first = rank - len(own)
     summed = [a for a in range(rank) if ours[a] == 1 and (theirs[a] != 1 or first > 0)]
     unsure = [a for a in range(rank) if is_cut and ours[a] is None and theirs[a] != 1]
     if unsure:
@@ -214,6 +251,6 @@ def around(handlers: Mapping[str, interpreter.Handler]) -> dict[str, interpreter
 
   return {
     **handlers,
-    **{op: broadcast(handlers.get(op)) for op in _BROADCAST},
+    **{op: broadcast(handlers.get(op)) for op in _BROADCAST | _OF_MATRICES},
     **{op: cutting(handlers.get(op)) for op in _COUNTING + _SLICING},
   }

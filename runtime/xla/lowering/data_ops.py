@@ -37,6 +37,11 @@ def from_arrays(interp: _Interpreter, arrays, sizes, count) -> _Indexed:
     for axis, of_axis in enumerate(of_component)
     if tf.is_tensor(of_axis)
   ]
+  of_positions: dict[int, set[int]] = {}
+  for _, axis, of_axis in dynamic:
+    of_positions.setdefault(axis, set()).add(id(of_axis))
+  # Components of which one may have a single row beside many of another.
+  differ = any(len(different) > 1 for different in of_positions.values())
   interp.session.bounds |= {arrays[component].shape[1 + axis] for component, axis, _ in dynamic}
 
   def get(index):
@@ -45,6 +50,8 @@ def from_arrays(interp: _Interpreter, arrays, sizes, count) -> _Indexed:
       for component, axis, of_axis in dynamic:
         size = tf.gather(of_axis, index)
         element[component] = interpreter.set_dynamic_size(element[component], axis, size)
+      if differ:
+        interp.session.cut.update({id(leaf): leaf for leaf in element})
     return element
 
   def full(index):
@@ -119,11 +126,13 @@ def _range(interp, node, inputs):
   known = [tf.get_static_value(i) for i in inputs]
   if known[2] is None or known[2] < 1:
     raise NotLowered('a range of steps that are not known, or not positive')
-  count = tf.maximum(tf.constant(0, tf.int64), (stop - start + step - 1) // step)
-  count = tf.cast(tf.minimum(count, _ENDLESS), tf.int32)
+  # The distance may be more than int64 counts: as an unsigned number it is not.
+  apart = tf.bitcast(stop - start - 1, tf.uint64) // tf.bitcast(step, tf.uint64)
+  apart = tf.bitcast(tf.minimum(apart, _ENDLESS - 1), tf.int64)
+  count = tf.cast(tf.where(stop > start, apart + 1, 0), tf.int32)
   bound = None
   if known[0] is not None and known[1] is not None:
-    bound = len(range(int(known[0]), int(known[1]), int(known[2])))
+    bound = max(0, -((int(known[0]) - int(known[1])) // int(known[2])))
     bound = None if bound >= _ENDLESS else bound
 
   def values(index):

@@ -60,6 +60,10 @@ _BESIDE_FILES = ('', '-wal', '-journal')  # What SQLite writes first, and later 
 _SETTLED = 2.0  # Seconds. A file that changed later may change again within its time stamp.
 
 
+# In the place of the sizes of a component along an axis: those of an earlier one there.
+_AS_BEFORE = tff.StructType([(None, tff.StructType([]))])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrays:
   """One data set, read.
@@ -91,11 +95,13 @@ class Form:
     length: the most elements.
     open_sizes: for each component the sizes that its open axes are padded to.
     is_full: whether every element has these sizes.
+    is_alike: whether in every element all components have one size along an axis that is open.
   """
 
   length: int
   open_sizes: tuple[tuple[int, ...], ...]
   is_full: bool
+  is_alike: bool = True
 
   def holds(self, other: 'Form') -> bool:
     """Whether this form can be used for another one, without much waste."""
@@ -104,6 +110,7 @@ class Form:
     )
     return (
       (other.is_full or not self.is_full)
+      and (other.is_alike or not self.is_alike)
       and all(a >= b for a, b in zip(ours, theirs, strict=True))
       and (not self.is_full or self.open_sizes == other.open_sizes)
       and float(np.prod(ours, dtype=np.float64))
@@ -175,13 +182,18 @@ def is_supported(type_: tff.SequenceType) -> bool:
 def padded_type(type_: tff.SequenceType, form: Form) -> Any:
   """The type of a padded sequence: (elements, sizes of open axes, number of elements)."""
   elements, sizes = [], []
+  seen: set[int] = set()
   for leaf, open_sizes in zip(component_types(type_), form.open_sizes, strict=True):
     shape = trees.static_shape(leaf).as_list()
     of_axes = [(None, tff.StructType([]))] * len(shape)
     for axis, size in zip(_open_axes(leaf), open_sizes, strict=True):
       shape[axis] = size
-      if not form.is_full:
-        of_axes[axis] = (None, tff.TensorType(np.int32, [form.length]))
+      if form.is_full:
+        continue
+      of_axes[axis] = (None, tff.TensorType(np.int32, [form.length]))
+      if form.is_alike and axis in seen:
+        of_axes[axis] = (None, _AS_BEFORE)
+      seen.add(axis)
     elements.append((None, tff.TensorType(leaf.dtype.type, [form.length, *shape])))
     sizes.append((None, tff.StructType(of_axes)))
   return tff.StructType(
@@ -196,7 +208,22 @@ def padded_type(type_: tff.SequenceType, form: Form) -> Any:
 def components(value: Any) -> tuple[list[Any], list[Any], Any]:
   """(arrays, sizes, count) of a padded sequence; see `data_ops.from_arrays`."""
   elements, sizes, count = value
-  return list(elements), list(sizes), count
+  before: dict[int, Any] = {}
+  found = []
+  for of_component in sizes:
+    of_axes = [before[a] if _is_as_before(s) else s for a, s in enumerate(of_component)]
+    before.update({a: s for a, s in enumerate(of_axes) if not _is_struct(s)})
+    found.append(of_axes)
+  return list(elements), found, count
+
+
+def _is_as_before(size: Any) -> bool:
+  """Whether a component has the size along an axis that an earlier one has there."""
+  return _is_struct(size) and len(size) > 0
+
+
+def _is_struct(size: Any) -> bool:
+  return isinstance(size, tuple | list)
 
 
 class Store:
@@ -279,7 +306,17 @@ def form_of(type_: tff.SequenceType, cohort: Sequence[Arrays]) -> Form:
     is_full = is_full and all(bool((s == most).all()) for s in sizes)
     largest.append(tuple(int(m) for m in most))
   length = max([1, *(a.count for a in cohort)])
-  return Form(length=length, open_sizes=tuple(largest), is_full=is_full)
+  is_alike = is_full or all(_is_alike(type_, arrays) for arrays in cohort)
+  return Form(length=length, open_sizes=tuple(largest), is_full=is_full, is_alike=is_alike)
+
+
+def _is_alike(type_: tff.SequenceType, arrays: Arrays) -> bool:
+  first: dict[int, np.ndarray] = {}
+  for leaf, sizes in zip(component_types(type_), arrays.sizes, strict=True):
+    for axis, of_axis in zip(_open_axes(leaf), sizes.T, strict=True):
+      if not np.array_equal(first.setdefault(axis, of_axis), of_axis):
+        return False
+  return True
 
 
 def _rounded(form: Form) -> Form:
@@ -288,7 +325,7 @@ def _rounded(form: Form) -> Form:
   if not form.is_full:
     sizes = tuple(tuple(bucket(size) for size in of_one) for of_one in sizes)
   sizes = tuple(tuple(max(1, size) for size in of_one) for of_one in sizes)
-  return Form(length=bucket(form.length), open_sizes=sizes, is_full=form.is_full)
+  return dataclasses.replace(form, length=bucket(form.length), open_sizes=sizes)
 
 
 def bucket(size: int) -> int:
@@ -302,6 +339,7 @@ def stacked(
 ) -> list[np.ndarray]:
   """The leaves [size, ...] of `padded_type`; clients beyond the cohort are empty."""
   leaves, sizes = [], []
+  seen: set[int] = set()
   types = component_types(type_)
   for component, (leaf, open_sizes) in enumerate(zip(types, form.open_sizes, strict=True)):
     shape = trees.static_shape(leaf).as_list()
@@ -315,8 +353,10 @@ def stacked(
       result[(client, *(slice(0, n) for n in element.shape))] = element
       true_sizes[client, : arrays.count] = arrays.sizes[component]
     leaves.append(result)
-    if not form.is_full:
-      sizes += [np.ascontiguousarray(true_sizes[..., i]) for i in range(len(open_axes))]
+    for i, axis in enumerate(() if form.is_full else open_axes):
+      if not (form.is_alike and axis in seen):
+        sizes.append(np.ascontiguousarray(true_sizes[..., i]))
+      seen.add(axis)
   counts = np.zeros([size], np.int32)
   counts[: len(cohort)] = [arrays.count for arrays in cohort]
   return [*leaves, *sizes, counts]

@@ -81,8 +81,9 @@ def is_cut(node: Any, inputs: list[Any]) -> bool:
     return True
   for place, axis in _places(node, value.shape.rank, len(steps)):
     is_set = _masks(node, place)
-    is_start = is_set['begin_mask'] or (first is not None and first[place] == 0)
-    is_whole = is_start and is_set['end_mask'] and abs(steps[place]) == 1
+    is_start = steps[place] == 1 and first is not None and first[place] == 0
+    is_all = (is_start or is_set['begin_mask']) and is_set['end_mask']
+    is_whole = is_all and abs(steps[place]) == 1
     if varying.varies(value, axis) and not is_whole and not is_set['shrink_axis_mask']:
       return True
   return False
