@@ -32,6 +32,10 @@ _OF_ROWS = dict(
     tf.nn.softmax_cross_entropy_with_logits(tf.stop_gradient(x), x) * x[-1:, 0]
   ),
   shape_of_a_slice=lambda x: tf.ones(tf.shape(x[-1:])) * x[-1:] * x,
+  first_backwards=lambda x: x[0::-1] * x,
+  to_a_shape=lambda x: tf.broadcast_to(x[-1:], [tf.shape(x)[0], 2]) * x,
+  to_three=lambda x: tf.broadcast_to(x[-1:], [3, tf.shape(x)[0], 2])[0],
+  no_nan=lambda x: tf.math.divide_no_nan(x, tf.boolean_mask(x, x[:, 0] >= tf.reduce_max(x[:, 0]))),
   kept=lambda x: x * tf.reduce_sum(x[-1:], axis=1, keepdims=True),
 )
 
@@ -50,6 +54,22 @@ def _rows(number):
   return tf.data.Dataset.from_tensor_slices((x, np.arange(number, dtype=np.int32) % 3)).batch(4)
 
 
+_SECOND = dict(
+  last=lambda x: x**2 * x[-1:],
+  largest=lambda x: x**2 * _largest(x),
+  cubes=lambda x: (x - _largest(x)) ** 3,
+)
+
+
+def _with_second_gradients(function):
+  def op(x, y):
+    (gradient,) = tf.gradients(tf.reduce_sum(function(x)), x)
+    (second,) = tf.gradients(tf.reduce_sum(tf.sin(gradient)), x)
+    return second * tf.cast(1 + y, x.dtype)[:, None]
+
+  return op
+
+
 @pytest.fixture(scope='module', name='native')
 def fixture_native():
   with runtime.create('native') as native:
@@ -61,8 +81,64 @@ def fixture_native():
 def test_a_row_beside_a_batch(native, settings):
   ops = {name: _with_gradients(function) for name, function in _OF_ROWS.items()}
   data = [_rows(7), _rows(6), _rows(11), _rows(4)]
+  ops |= {f'second {name}': _with_second_gradients(function) for name, function in _SECOND.items()}
   explanation = partial_ops.compare(native, ops, data, **settings)
   assert explanation.is_compiled, explanation
+
+
+# Of rows [n, 2] and [m, 2], of which one may be a single one.
+_OF_PAIRS = dict(
+  where=lambda a, b: tf.where(b > 0, a, b),
+  no_nan=lambda a, b: tf.math.divide_no_nan(a, b),
+  product=lambda a, b: a * b,
+  difference=lambda a, b: (a - b) ** 2,
+)
+
+
+def _of_pairs(numbers):
+  rows = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
+
+  numbers = tf.data.Dataset.from_tensor_slices(numbers)
+  return numbers.map(
+    lambda pair: (tf.constant(rows)[: pair[0]], tf.constant(rows)[: pair[1]] - 4.5)
+  )
+
+
+def _of_every_pair(pairs):
+  def total(sums, pair):
+    values = [function(*pair) for function in _OF_PAIRS.values()]
+    slopes = [tf.gradients(tf.reduce_sum(value**2), list(pair)) for value in values]
+    parts = [*values, *(x * slope for of in slopes for x, slope in zip(pair, of, strict=True))]
+    return sums + tf.stack([tf.reduce_sum(part) for part in parts])
+
+  return pairs.reduce(tf.zeros([3 * len(_OF_PAIRS)]), total)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('settings', CONTEXTS.values(), ids=CONTEXTS)
+def test_elements_of_several_sizes(native, settings):
+  rows = tff.TensorType(np.float32, [None, 2])
+  data = [_of_pairs(n) for n in ([(1, 4), (2, 2)], [(4, 1), (1, 1), (1, 2)], [(3, 3)])]
+  type_ = tff.SequenceType((rows, rows))
+  expected, found, explanation = learning.both(native, _of_every_pair, type_, data, **settings)
+  assert explanation.is_compiled, explanation
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_products_of_matrices_that_are_broadcast_are_interpreted(native):
+  def products(s):
+    def add(total, batch):
+      x = batch[0]
+      of_each = tf.matmul(x[:, None, :], x[-1:, :, None])
+      return total + tf.reduce_sum(of_each) + tf.reduce_sum(tf.einsum('...d,...d->...', x, x[-1:]))
+
+    return s.reduce(0.0, add)
+
+  type_ = tff.SequenceType(tff.types.tensorflow_to_type(_rows(1).element_spec))
+  expected, found, explanation = learning.both(native, products, type_, [_rows(7), _rows(6)])
+  assert not explanation.is_compiled
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 # Of four numbers.

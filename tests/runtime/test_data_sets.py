@@ -324,6 +324,7 @@ def test_endless_data_sets_have_batches_and_shards():
 
     endless, often = data.repeat(), data.repeat(10**12)
     parts = (
+      tf.data.Dataset.range(1, 2**63 - 1, 3).take(3), tf.data.Dataset.range(-2, 2**63 - 1).take(3),
       endless.batch(3).take(4), endless.shard(3, 0).take(4), endless.skip(3).batch(2).take(3),
       often.take(5), data.shard(3, 2), data.repeat(3).batch(4),
     )  # fmt: skip
