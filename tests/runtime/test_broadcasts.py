@@ -36,6 +36,7 @@ _OF_ROWS = dict(
   to_a_shape=lambda x: tf.broadcast_to(x[-1:], [tf.shape(x)[0], 2]) * x,
   to_three=lambda x: tf.broadcast_to(x[-1:], [3, tf.shape(x)[0], 2])[0],
   no_nan=lambda x: tf.math.divide_no_nan(x, tf.boolean_mask(x, x[:, 0] >= tf.reduce_max(x[:, 0]))),
+  of_split_columns=lambda x: tf.split(x, 2, axis=1)[0] * x[-1:],
   kept=lambda x: x * tf.reduce_sum(x[-1:], axis=1, keepdims=True),
 )
 

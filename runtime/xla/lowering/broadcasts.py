@@ -117,6 +117,10 @@ def _of_like_sizes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
     ):
       raise varying.refusal(node.op)
     return inputs
+  for value in (i for i in inputs if id(i) in interp.session.cut and id(i) in interp.unsized):
+    others = [s for i, s in zip(inputs, shapes, strict=True) if i is not value]
+    if any(size != 1 for shape in others for size in shape):
+      raise varying.refusal(node.op)  # Not even XLA knows whether it has a single row.
   rank = max(map(len, shapes))
   varied = [{a - len(s) for a, size in enumerate(s) if size is None} for s in shapes]
   if any(one & other for one, other in itertools.combinations(varied, 2)):
@@ -210,7 +214,7 @@ def gradient_sum(interp: _Interpreter, node: Any, value: tf.Tensor, along: Axes)
   return [tf.reduce_sum(value, list(along.summed), keepdims=node.attr['keep_dims'].b)]
 
 
-def _is_cutting(node: Any, inputs: list[Any], outputs: list[Any]) -> bool:
+def _is_cutting(node: Any, inputs: list[Any]) -> bool:
   """Whether an op gives another size to an axis that varies."""
   if node.op in _COUNTING:
     return True
@@ -227,7 +231,8 @@ def _is_cutting(node: Any, inputs: list[Any], outputs: list[Any]) -> bool:
       return True
     pairs = zip(range(value.shape.rank), starts, counts, strict=True)
     return any(varying.varies(value, a) and (begin != 0 or n != -1) for a, begin, n in pairs)
-  return any(varying.is_varying(o) for o in outputs)  # what is split
+  along = tf.get_static_value(inputs[0] if node.op == 'Split' else inputs[2])
+  return along is None or varying.varies(value, int(along))
 
 
 def around(handlers: Mapping[str, interpreter.Handler]) -> dict[str, interpreter.Handler]:
@@ -243,7 +248,7 @@ def around(handlers: Mapping[str, interpreter.Handler]) -> dict[str, interpreter
   def cutting(handler: interpreter.Handler | None) -> interpreter.Handler:
     def run(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
       outputs = interp.op(node, inputs) if handler is None else handler(interp, node, inputs)
-      if interp.session.bounds and _is_cutting(node, inputs, outputs):
+      if interp.session.bounds and _is_cutting(node, inputs):
         interp.session.cut.update({id(o): o for o in outputs})
       return outputs
 

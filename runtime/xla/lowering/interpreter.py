@@ -29,6 +29,14 @@ _UNFORESEEN = (AssertionError, AttributeError, KeyError, NotImplementedError, Ty
 _IGNORED = ('Assert', 'AssertV2', 'CheckNumerics', 'NoOp')  # XLA cannot fail either.
 
 
+class _BecameCut(Exception):
+  """A loop's values at these places are made of what is cut; the loop is built again for that."""
+
+  def __init__(self, places: set[int]):
+    super().__init__()
+    self.places = places
+
+
 class Interpreter:
   """Interprets the graph of one computation.
 
@@ -240,11 +248,33 @@ class Interpreter:
       start: the values before the first turn.
       sets_variables: whether a turn may set a variable; else those go past the loop.
     """
+    cut = {i for i, value in enumerate(start) if self._is_cut(value)}
+    while True:
+      before = dict(self.state)
+      depth = self.session.depth
+      pulls = {k: [*k.pulls] for k in before if isinstance(k, datasets.Iterator)}
+      try:
+        return self._while_loop(cond, body, start, cut, sets_variables=sets_variables)
+      except _BecameCut as became:
+        cut |= became.places
+        self.state, self.session.depth = before, depth
+        for iterator, earlier in pulls.items():
+          iterator.pulls[:] = earlier
+
+  def _while_loop(
+    self,
+    cond: Callable[..., tf.Tensor],
+    body: Callable[..., Sequence[tf.Tensor]],
+    start: Sequence[tf.Tensor],
+    cut: set[int],
+    *,
+    sets_variables: bool,
+  ) -> list[tf.Tensor]:
+    """A loop as `while_loop` has it; `cut` are the places of values that are cut at some turn."""
     before = dict(self.state)
     keys = [k for k in before if sets_variables or not isinstance(k, datasets.Variable)]
     passing_by = {k: v for k, v in before.items() if k not in keys}
     kept: list[bool] = []
-    cut: list[bool] = []
 
     def enter(states):
       self.state = {**before, **dict(zip(keys, states, strict=True))}
@@ -257,13 +287,11 @@ class Interpreter:
       enter(states)
       self.session.depth += 1
       self._lack_sizes(values, start)
-      self._note_cut(v for v, old in zip(values, start, strict=True) if self._is_cut(old))
+      self._note_cut(values[i] for i in cut)
       results = [self._as_sized(new, old) for new, old in zip(body(*values), values, strict=True)]
       self.session.depth -= 1
-      cut[:] = map(self._is_cut, results)
-      became = [is_cut and not self._is_cut(v) for is_cut, v in zip(cut, values, strict=True)]
-      if any(new and varying.is_varying(v) for new, v in zip(became, values, strict=True)):
-        raise NotLowered('a loop whose value is cut of a batch, or made of what is')
+      if became := {i for i, value in enumerate(results) if self._is_cut(value)} - cut:
+        raise _BecameCut(became)
       if any(isinstance(k, datasets.Variable) for k in self.state if k not in before):
         raise NotLowered('a variable that is initialised inside of a loop')
       if any(self.state[k] is not v for k, v in passing_by.items()):
@@ -283,7 +311,7 @@ class Interpreter:
     after = [old if same else new for new, old, same in pairs]
     enter(after[len(values) :])
     self._lack_sizes(after[: len(values)], start)
-    self._note_cut(v for v, is_cut in zip(after, cut, strict=False) if is_cut)
+    self._note_cut(after[i] for i in cut)
     return after[: len(values)]
 
   def _note_cut(self, values: Iterable[tf.Tensor]) -> None:
