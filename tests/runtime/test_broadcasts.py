@@ -34,6 +34,8 @@ _OF_ROWS = dict(
   shape_of_a_slice=lambda x: tf.ones(tf.shape(x[-1:])) * x[-1:] * x,
   first_backwards=lambda x: x[0::-1] * x,
   to_a_shape=lambda x: tf.broadcast_to(x[-1:], [tf.shape(x)[0], 2]) * x,
+  largest_to_a_shape=lambda x: tf.broadcast_to(_largest(x), [tf.shape(x)[0], 2]) * x,
+  largest_to_its_shape=lambda x: tf.broadcast_to(_largest(x), tf.shape(x)) * x,
   to_three=lambda x: tf.broadcast_to(x[-1:], [3, tf.shape(x)[0], 2])[0],
   no_nan=lambda x: tf.math.divide_no_nan(x, tf.boolean_mask(x, x[:, 0] >= tf.reduce_max(x[:, 0]))),
   of_split_columns=lambda x: tf.split(x, 2, axis=1)[0] * x[-1:],

@@ -106,8 +106,11 @@ def _of_like_sizes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
   if not any(id(i) in interp.session.cut and varying.is_varying(i) for i in inputs):
     return inputs
   if node.op == 'BroadcastTo':
-    sizes = interp.sizes(inputs[1])
-    return [inputs[0] if sizes is None else _repeated(interp, node.op, inputs[0], sizes), inputs[1]]
+    value, shape = inputs
+    sizes = interp.sizes(shape) or _partly(shape)
+    if any(n is None and m is None for n, m in zip(value.shape[::-1], sizes[::-1], strict=False)):
+      value = _filled(interp, node.op, value)
+    return [_repeated(interp, node.op, value, sizes), shape]
   if any(i.shape.rank is None for i in inputs):
     raise varying.refusal(node.op)
   shapes = [i.shape.as_list() for i in inputs]
