@@ -183,6 +183,6 @@ def test_epsilon_has_another_name_among_metrics_and_in_tables():
   assert found['epsilon'].dropna().tolist() == [3.0]
   names = [build.Experiment.epsilon_metric.fget(run) for run in runs]
   assert names == ['deployment_epsilon', 'epsilon']
-  assert progress._words(9, 3, {names[0]: 2.00001, 'loss': 2.00001}, 0.0) == [
+  assert progress._words({names[0]: 2.00001, 'loss': 2.00001}, 0.0) == [
     'deployment epsilon 2.001', 'loss 2',
   ]  # fmt: skip
