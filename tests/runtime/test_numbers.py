@@ -291,17 +291,24 @@ def test_an_array_that_is_read_where_each_client_says():
     assert list(found) == [2.0, 0.0]
 
 
-@pytest.mark.parametrize('draws', [False, True], ids=['as it is', 'lowered'])
-def test_places_of_what_is_not_finite(draws):
-  rows = np.array([[np.nan, 1, 2, 3], [0, 1, np.inf, 3], [0, 1, 2, 3], [3, 1, 2, 0]], np.float32)
+def _places(x):
+  buckets = tf.raw_ops.Bucketize(input=x, boundaries=[0.5, 1.0, 2.0])
+  return [*(tf.math.in_top_k([1] * 4, x, k) for k in (1, 3)), buckets]
 
-  def places(x):
-    buckets = tf.raw_ops.Bucketize(input=x, boundaries=[0.5, 1.0, 2.0])
-    return [*(tf.math.in_top_k([1] * 4, x, k) for k in (1, 3)), buckets]
+
+def _masked(x):
+  return [x * tf.cast(mask, x.dtype) for mask in (x > 0, x < 0, tf.math.is_finite(x))]
+
+
+@pytest.mark.parametrize('draws', [False, True], ids=['as it is', 'lowered'])
+@pytest.mark.parametrize('function', [_places, _masked])
+def test_what_is_not_finite_among_others(function, draws):
+  """Its place, and a mask of it: a number and not a selection, 0 times NaN or infinity is NaN."""
+  rows = np.array([[np.nan, 1, 2, 3], [0, 1, np.inf, 3], [0, 1, 2, 3], [3, 1, -2, 0]], np.float32)
 
   @tff.tensorflow.computation(tff.TensorType(np.float32, rows.shape))
   def of_client(x):
-    return places(x), tf.random.uniform([]) if draws else 0.0
+    return function(x), tf.random.uniform([]) if draws else 0.0
 
   of_clients = on_each_client(of_client)
   for block in (1, 2):
@@ -310,29 +317,7 @@ def test_places_of_what_is_not_finite(draws):
       found = of_clients([rows] * 2)
     assert context.explain(of_clients).is_compiled
     for of_one, _ in found:
-      same([value.numpy() for value in places(tf.constant(rows))], list(of_one))
-
-
-@pytest.mark.parametrize('draws', [False, True], ids=['as it is', 'lowered'])
-def test_a_mask_of_nan_is_nan(draws):
-  """As a number, and not as a selection: 0 times NaN, or infinity, is NaN."""
-  numbers = np.array([np.nan, 1, -2, np.inf, -np.inf], np.float32)
-
-  def masked(x):
-    return [x * tf.cast(mask, x.dtype) for mask in (x > 0, x < 0, tf.math.is_finite(x))]
-
-  @tff.tensorflow.computation(tff.TensorType(np.float32, numbers.shape))
-  def of_client(x):
-    return masked(x), tf.random.uniform([]) if draws else 0.0
-
-  of_clients = on_each_client(of_client)
-  for block in (1, 2):
-    context = runtime.XlaContext(clients_per_block=block)
-    with context:
-      found = of_clients([numbers] * 2)
-    assert context.explain(of_clients).is_compiled
-    for of_one, _ in found:
-      same([value.numpy() for value in masked(tf.constant(numbers))], list(of_one))
+      same([value.numpy() for value in function(tf.constant(rows))], list(of_one))
 
 
 @pytest.mark.cpu
