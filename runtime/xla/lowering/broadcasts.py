@@ -115,9 +115,9 @@ def _of_like_sizes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
     raise varying.refusal(node.op)
   shapes = [i.shape.as_list() for i in inputs]
   if node.op in _OF_MATRICES:
-    if '...' in str(node.attr['equation'].s) or (
-      node.op != 'Einsum' and any(len(shape) > 2 for shape in shapes)
-    ):
+    # Asking for an attribute that an op lacks would add it.
+    is_einsum = node.op == 'Einsum'
+    if b'...' in node.attr['equation'].s if is_einsum else any(len(s) > 2 for s in shapes):
       raise varying.refusal(node.op)
     return inputs
   for value in (i for i in inputs if id(i) in interp.session.cut and id(i) in interp.unsized):
