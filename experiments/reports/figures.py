@@ -1,10 +1,12 @@
 """The figures of a report, each with its data beside the drawing."""
 
+import collections
 import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
 
+import matplotlib
 import pandas as pd
 from matplotlib import figure
 
@@ -20,6 +22,12 @@ from processes.declaration import EndPoint
 
 _MOST_LINES = len(house.COLOURS)
 _MOST_PANELS = 4
+_MOST_NAMED = 6  # panels whose lines have their names beside them; more are small, with one legend
+_SMALL_GAP = 0.3  # of an axis, between its ticks
+_SMALL = {
+  'xtick.labelsize': 7, 'ytick.labelsize': 7, 'axes.titlesize': 8, 'axes.labelsize': 8,
+  'lines.linewidth': 1.2, 'lines.markersize': 2.5,
+}  # fmt: skip
 _AROUND = 0.9  # inches of a panel's title, ticks and label
 _ENDS = {EndPoint.LOCAL: 'local training', EndPoint.GLOBAL: 'federated averaging'}
 
@@ -135,34 +143,41 @@ def draw_fronts(points: pd.DataFrame) -> figure.Figure:
   """Draws fronts: a panel for each problem, and one more for what is crowded.
 
   Args:
-    points: problem, method, budget (infinite without privacy, 0 where nothing is released, which
-      has no place on a log scale: both are lines across), mean, std, seeds, metric, and the delta
-      that all epsilons belong to (missing where they differ).
+    points: problem, method, budget (infinite without privacy, which stands at the right end; 0
+      where nothing is released, a line across), mean, std, seeds, metric, and the delta that all
+      epsilons belong to (missing where they differ).
   """
   metric, delta = layout.metric_of(points), points['delta'].iloc[0]
-  free = points[~points['budget'].between(0.0, math.inf, inclusive='neither')]
-  chosen = points.drop(free.index)
+  chosen = points[points['budget'].between(0.0, math.inf, inclusive='neither')]
   panels_of: list[tuple[str, str, pd.DataFrame, pd.DataFrame]] = []
   for problem in dict.fromkeys(chosen['problem']):
-    own = chosen[chosen['problem'] == problem]
-    across = free[free['problem'] == problem] if len(free) else free
+    every = points[points['problem'] == problem]
+    own, across = every[every['budget'] > 0], every[every['budget'] == 0]
     panels_of.append((problem, metric, own, across))
-    large = _crowded(own)
+    large = _crowded(own[own['budget'] < math.inf])
     if len(large):
       words = f'the same, epsilon {text(large["budget"].min())} and more'
       panels_of.append((f'{problem}: {words}' if problem else words, '', large, across[:0]))
   drawing, panels = _side_by_side(len(panels_of))
   for axes, (title, scaled, own, across) in zip(panels, panels_of, strict=True):
-    layout.lines_of_methods(axes, own, 'budget')
-    for row in sweep_table.records(across):
-      words = ' without privacy' if row['budget'] else ', epsilon 0'
-      layout.line_across(axes, row['mean'], str(row['method']), words)
     budgets = sorted(own['budget'].unique())
+    shown = [b for b in budgets if b < math.inf]
+    step = max(2.0, (shown[-1] / shown[0]) ** 0.2)
+    beyond = shown[-1] * step
+    layout.lines_of_methods(axes, own.replace({'budget': {math.inf: beyond}}), 'budget')
+    for row in sweep_table.records(across):
+      layout.line_across(axes, row['mean'], str(row['method']), ', epsilon 0')
     axes.set_title(title, loc='left')
     axes.set_xscale('log')
-    layout.ticks_apart(axes, budgets, '{:g}'.format)
+    if math.inf in budgets:  # set off, since it has no place on a log scale
+      axes.set_xlim(right=beyond * step**0.2)
+      axes.axvspan(beyond / step**0.5, axes.get_xlim()[1], color=house.GREY, alpha=0.1, linewidth=0)
+    places = {min(budget, beyond): f'{budget:g}' for budget in budgets}
+    places = {place: words.replace('inf', '∞') for place, words in places.items()}
+    layout.ticks_apart(axes, list(places), places.__getitem__)
     at = f' at delta {delta:g}' if pd.notna(delta) else ''
-    axes.set_xlabel(f'{layout.epsilon_of(points)}{at} (log scale; less is more private)')
+    words = '∞: without privacy' if math.inf in budgets else 'less is more private'
+    axes.set_xlabel(f'{layout.epsilon_of(points)}{at} (log scale; {words})')
     axes.set_ylabel(layout.WORDS[metric])
     layout.scale_errors(axes, scaled)
     house.label_ends(axes)
@@ -228,24 +243,51 @@ def draw_against_lambda(points: pd.DataFrame) -> figure.Figure:
   """
   metric, along = layout.metric_of(points), symbol(points['along'].iloc[0])
   titles = sorted(set(points['panel']), key=_by_numbers)
+  parts = [points[points['panel'] == title] for title in titles]
+  if len(titles) > _MOST_NAMED:
+    with matplotlib.rc_context(_SMALL):
+      return _draw_small(titles, parts, along)
   drawing, panels = _side_by_side(len(titles))
-  for axes, title in zip(panels, titles, strict=True):
-    here = points[points['panel'] == title]
-    own, across = here[here['strength'].notna()], here[here['strength'].isna()]
-    layout.lines_of_methods(axes, own, 'strength')
-    for row in sweep_table.records(across):
-      layout.line_across(axes, row['mean'], str(row['method']))
-    if _local() not in set(across['method']):
-      # Without any pull a personal model is a local one.
-      for value in own.loc[own['strength'] == 0, 'mean'][:1]:
-        layout.line_across(axes, value, _local(), ' (lambda 0)')
-    layout.scale_strengths(axes, own['strength'])
-    axes.set_title(title, loc='left')
+  for axes, title, here in zip(panels, titles, parts, strict=True):
     axes.set_xlabel(f'{along} (log scale)')
     axes.set_ylabel(layout.WORDS[metric])
-    layout.leave_out_far(axes, own, across['mean'])
-    layout.scale_errors(axes, metric)
+    _draw_strengths(axes, title, here)
     house.label_ends(axes)
+  return drawing
+
+
+def _draw_strengths(axes, title: str, here: pd.DataFrame, *, gap: float = layout.TICK_GAP) -> None:
+  """Draws one panel of `draw_against_lambda`."""
+  own, across = here[here['strength'].notna()], here[here['strength'].isna()]
+  layout.lines_of_methods(axes, own, 'strength')
+  for row in sweep_table.records(across):
+    layout.line_across(axes, row['mean'], str(row['method']))
+  if _local() not in set(across['method']):
+    # Without any pull a personal model is a local one.
+    for value in own.loc[own['strength'] == 0, 'mean'][:1]:
+      layout.line_across(axes, value, _local(), ' (lambda 0)')
+  layout.scale_strengths(axes, own['strength'], gap=gap)
+  axes.set_title(title, loc='left')
+  layout.leave_out_far(axes, own, across['mean'])
+  layout.scale_errors(axes, layout.metric_of(here))
+
+
+def _draw_small(titles: Sequence[str], parts: Sequence[pd.DataFrame], along: str) -> figure.Figure:
+  """Small panels with one legend; in a row those whose titles differ in their last words."""
+  alike = collections.Counter(title.rpartition(', ')[0] for title in titles)
+  columns = next(iter(alike.values())) if len({*alike.values()}) == 1 < len(alike) else 4
+  drawing, panels = layout.panels(
+    len(titles), columns=columns, each=(2.3, 2.0), share_x=False, share_y=False
+  )
+  for axes, title, here in zip(panels, titles, parts, strict=True):
+    _draw_strengths(axes, title, here, gap=_SMALL_GAP)
+  logs = ', some on a log scale' if any(axes.get_yscale() == 'log' for axes in panels) else ''
+  drawing.supxlabel(f'{along} (log scale); each panel has a y axis of its own{logs}', fontsize=10)
+  drawing.supylabel(layout.WORDS[layout.metric_of(parts[0])], fontsize=10)
+  named = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+  drawing.legend(
+    list(named.values()), list(named), loc='outside upper left', ncols=len(named), fontsize=9
+  )
   return drawing
 
 

@@ -24,7 +24,7 @@ from experiments.reports.data import title_of
 WORDS = {name: f'test {house.metric_words(name)}' for name in ('accuracy', 'mse')}
 LABEL_WIDTH = 38  # characters
 NARROW = 24  # of a line's own label
-_TICK_GAP = 0.11  # of the axis, between two values' ticks
+TICK_GAP = 0.11  # of the axis, between two values' ticks
 _LOG_FROM = 2.0  # errors that differ by this factor
 _CROWDED = 0.3  # the share of all values' spread under which a part of them is drawn again
 # Columns of figures' tables that hold words, be they empty.
@@ -174,22 +174,33 @@ def styles_of(methods: Sequence[str]) -> list[house.Line]:
   return [next(shades[method]) for method in methods]
 
 
-def scale_strengths(axes, values: pd.Series) -> None:
+def scale_strengths(axes, values: pd.Series, *, gap: float = TICK_GAP) -> None:
   """A log scale that has a place for zero, with a tick for each value that fits."""
   positive, every = values[values > 0], sorted(set(values))
   least = float(positive.min()) if len(positive) else 1.0
   axes.set_xscale('symlog', linthresh=least)
   # A little room to either side, in decades; zero is one decade left of the least strength.
   axes.set_xlim(-0.2 * least if every[0] <= 0 else 0.8 * least, 1.25 * max(every[-1], least))
-  ticks_apart(axes, every)
+  ticks_apart(axes, every, gap=gap)
 
 
 def ticks_apart(
-  axes, every: Sequence[float], words: Callable[[float], str] = '{:.4g}'.format
+  axes,
+  every: Sequence[float],
+  words: Callable[[float], str] = '{:.4g}'.format,
+  *,
+  gap: float = TICK_GAP,
 ) -> None:
-  """Ticks of the x axis at the ends of these sorted values, and at those that keep apart."""
+  """Ticks of the x axis at the ends of these sorted values, and at those that keep apart.
+
+  Args:
+    axes: with its scale.
+    every: the values.
+    words: of a tick.
+    gap: between ticks, a share of the axis.
+  """
   across = axes.transScale.transform([(value, 1.0) for value in every])[:, 0]
-  gap = _TICK_GAP * abs(across[-1] - across[0])
+  gap *= abs(across[-1] - across[0])
   kept = [len(every) - 1]
   for place in (0, *range(1, len(every) - 1)):
     if all(abs(across[place] - across[other]) >= gap for other in kept):
@@ -216,7 +227,7 @@ def leave_out_far(axes, curves: pd.DataFrame, ends: pd.Series) -> None:
   """Keeps a method that goes wrong from flattening all others: its line leaves the picture.
 
   Seen are the best of every method and the ends, and as much again beyond the worst of these, or
-  what seeds do.
+  what seeds do; and all of the method whose line is the flattest.
 
   Args:
     axes: where.
@@ -227,7 +238,8 @@ def leave_out_far(axes, curves: pd.DataFrame, ends: pd.Series) -> None:
   bests = curves.groupby('method')['mean'].agg('min' if is_error else 'max')
   seen, stds = pd.concat([bests, ends]).dropna(), curves['std'].fillna(0.0)
   low, top = float(seen.min()), float(seen.max())
-  room = max(top - low, 2 * float(stds.median()))
+  flattest = 1.1 * min(_spread(means) for _, means in curves.groupby('method')['mean'])
+  room = max(top - low, 2 * float(stds.median()), flattest)
   far = curves['mean'] > top + room if is_error else curves['mean'] < low - room
   if room == 0 or not far.any() or len(seen) == 1:  # a line by itself flattens no other
     return

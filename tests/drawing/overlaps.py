@@ -47,6 +47,7 @@ def faults(figure) -> list[str]:
       shared = axes.get_shared_x_axes() if which == 'x' else axes.get_shared_y_axes()
       group = [a for a in figure.axes if a is axes or shared.joined(a, axes)]
       labels = [a.get_xlabel() if which == 'x' else a.get_ylabel() for a in group]
+      labels.append(figure.get_supxlabel() if which == 'x' else figure.get_supylabel())
       if (
         not any(labels)
         and axis.get_ticklabels()

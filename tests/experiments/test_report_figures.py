@@ -6,6 +6,7 @@ makes a page of all of them, to be looked at.
 """
 
 import itertools
+import math
 import pathlib
 import sys
 import tempfile
@@ -172,6 +173,8 @@ def test_a_line_is_left_out_of_the_picture_only_beside_others():
   falling = ('ditto', 0.996, 0.995, 0.98)
   assert limits([falling])[0] < 0.98
   assert limits([falling, ('mr_mtl', 0.997, 0.9965, 0.996)])[0] > 0.98
+  # Where all of them fall, nothing is flattened: the line that falls least is seen whole.
+  assert 0.97 < limits([falling, ('mr_mtl', 0.997, 0.99, 0.975)])[0] < 0.98
 
 
 def test_panels_of_groups_name_what_differs_between_them(tmp_path):
@@ -255,6 +258,44 @@ def test_what_releases_nothing_is_a_line_across_the_fronts():
   assert [tick.get_text() for tick in axes.get_xticklabels()] == [
     '0.0155', '0.2125', '2.792', '53.5864',
   ]  # fmt: skip
+
+
+def test_without_privacy_is_the_last_point_of_a_front():
+  """Lines across of their own had twice as many names as there are methods."""
+  points = pd.DataFrame(
+    [
+      dict(problem='', method=method, budget=budget, mean=mean + 0.01 * index)
+      for index, method in enumerate(('fedavg', 'local', 'mr_mtl'))
+      for budget, mean in ((1.0, 0.6), (4.0, 0.58), (16.0, 0.57), (math.inf, 0.5))
+      if method != 'local' or budget < math.inf
+    ]
+  ).assign(std=0.01, seeds=3, metric='mse', delta=1e-4)
+  with matplotlib.rc_context(house.STYLE):
+    drawn = report_figures.draw_fronts(points)
+    assert not overlaps.faults(drawn)
+  axes, *_ = drawn.axes
+  ends = {line.get_label(): line.get_xydata()[-1] for line in axes.get_lines()}
+  assert list(ends) == ['FedAvg', 'Local', 'MR-MTL']
+  assert [tick.get_text() for tick in axes.get_xticklabels()] == ['1', '4', '16', '∞']
+  assert ends['FedAvg'][0] == ends['MR-MTL'][0] == axes.get_xticks()[-1] > ends['Local'][0] == 16
+  assert ends['MR-MTL'][1] == pytest.approx(0.52)
+  assert 'without privacy' in axes.get_xlabel()
+
+
+def test_many_panels_are_small_and_have_one_legend():
+  strengths, rows = (0.001, 0.01, 0.1, 1.0), []
+  for share, epsilon, method in itertools.product((0.2, 0.5), (1, 2, 4, 8), ('mr_mtl', 'ditto')):
+    panel = f'test fraction {share}, epsilon {epsilon}'
+    rows += [dict(panel=panel, method=method, strength=s, mean=s + epsilon) for s in strengths]
+  points = pd.DataFrame(rows).assign(std=0.1, seeds=3, metric='mse', along='mtl_lambda')
+  with matplotlib.rc_context(house.STYLE):
+    drawn = report_figures.draw_against_lambda(points)
+    assert not overlaps.faults(drawn)
+  places = [(axes.get_position().x0, axes.get_position().y0) for axes in drawn.axes]
+  assert [len({place[i] for place in places}) for i in (0, 1)] == [4, 2]  # columns and rows
+  (legend,) = drawn.legends
+  assert [words.get_text() for words in legend.get_texts()] == ['MR-MTL', 'Ditto']
+  assert not any(axes.texts for axes in drawn.axes)
 
 
 @pytest.mark.parametrize('metric', ['mse', 'accuracy'])
