@@ -197,18 +197,40 @@ def regression_risk_against_lambda() -> Figure:
 
 
 def server_variance_against_opt_out(num_clients: int = 100) -> Figure:
-  """Figure 4: sigma_s^2 against the fraction who opt out, for FedAvg and the best FeO2."""
+  """Figure 4: sigma_s^2 against the fraction who opt out, for FedAvg and the best FeO2.
+
+  Lemma 2 has the two meet where all opt out, which takes a gamma^2 that stays; with section
+  4.1's noise FedAvg's variance stays as it is for as long as one client is private.
+  """
   private = np.arange(num_clients, -1, -1)
   cases = [
     dataclasses.replace(FIGURE_PROBLEM, num_clients=num_clients, num_private=int(n))
     for n in private
   ]
   fractions = np.array([case.opt_out_fraction for case in cases])
-  fedavg = np.array([case.fedavg_server_variance for case in cases])
-  feo2 = np.array([case.optimal_server_variance for case in cases])
-  curves = {'FedAvg (r = 1)': (fractions, fedavg), 'FeO2 (r = r*)': (fractions, feo2)}
+  # Section 4.1's gamma^2 grows as 1 / N_p^2; with nobody private there is none.
+  kept = [
+    dataclasses.replace(
+      case, privacy_variance=FIGURE_PROBLEM.privacy_variance * (num_clients / case.num_private) ** 2
+    )
+    for case in cases[:-1]
+  ]
+  panels, of_panel = [], {'γ² stays': cases, 'noise of the sum kept (section 4.1)': kept}
+  for title, drawn in of_panel.items():
+    curves = {
+      'FedAvg (r = 1)': np.array([case.fedavg_server_variance for case in drawn]),
+      'FeO2 (r = r*)': np.array([case.optimal_server_variance for case in drawn]),
+    }
+    panels.append(
+      Panel(
+        title=title,
+        x_label='opted out (fraction of the clients)',
+        curves={label: (fractions[: len(drawn)], y) for label, y in curves.items()},
+      )
+    )
+  fedavg, feo2 = (y for _, y in panels[0].curves.values())
   return Figure(
-    panels=(Panel(x_label='opted out (fraction of the clients)', curves=curves),),
+    panels=tuple(panels),
     y_label='server variance (squared unit of the data)',
     numbers={
       'gap where nobody opts out': float(fedavg[0] - feo2[0]),

@@ -269,7 +269,7 @@ def threshold_on_samples(
   """The n above which personalisation pays: `variance_term` grows with alpha (equation 10).
 
   n = N (N - 1) sigma^2 epsilon^2 / (d_w G^2 log(1 / delta)), exact for `variance_term`. (The
-  proof in appendix B.3 drops a square of N epsilon on its way; equation 10 is right.)
+  proof in appendix B.3 drops the square of epsilon on its way; equation 10 is right.)
   """
   numerator = num_users * (num_users - 1) * variance * epsilon**2
   return numerator / (dimension * gradient_bound**2 * math.log(1 / delta))

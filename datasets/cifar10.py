@@ -2,8 +2,9 @@
 
 As in the cross-silo paper: each silo has 5 random classes, each class goes to 15
 silos in random proportions (0.4 to 0.6 before they are made to sum to one), which
-gives 1,400 to 1,880 training images a silo (the paper's draw 1,515 to 1,839). The
-10,000 test images are divided in the same proportions. All images are used.
+gives some 1,400 to 1,940 training images a silo, by the seed (the paper's draw 1,515
+to 1,839). The 10,000 test images are divided in the same proportions. All images are
+used.
 
 `cifar10_heterogeneous` has the exact pixels; `cifar10_jpeg` is the same federation
 made of a JPEG copy, whose pixels differ a little, for machines with that archive.

@@ -232,7 +232,7 @@ def _curve(event: dp_accounting.DpEvent, adjacency: Adjacency) -> np.ndarray:
       return _gaussian(event.event.noise_multiplier)
     return _balls_in_bins(event.bins, event.event.noise_multiplier)
   if isinstance(event, ExponentialMechanismDpEvent):
-    # epsilon^2 / 8 zCDP (Bun and Steinke 2016; cross-silo paper, appendix A).
+    # epsilon^2 / 8 zCDP (Rogers and Steinke 2021; cross-silo paper, appendix A).
     return _gaussian(2.0 / event.epsilon)
   if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent):
     return repeat_and_select_curve(_curve(event.event, adjacency), event.mean, event.shape)

@@ -121,8 +121,8 @@ class StreamQuantileAdaptiveClipSumQuery(tfp.QuantileAdaptiveClipSumQuery):
   Andrew et al. 2021 (https://arxiv.org/abs/1905.03871), algorithm 1 with the
   geometric update: C <- C exp(-rate (b - quantile)), b the noised fraction of
   records whose norm is at most C: the clip falls when too many are *un*clipped.
-  The fraction is of the expected number of records; those that are missing count
-  as half unclipped.
+  The fraction is of the expected number of records, of which those that are missing count
+  as half unclipped; noised, it is kept in [0, 1].
 
   Formal guarantee: the update's sum with noise multiplier z_delta and the count
   with standard deviation sigma_b together are one Gaussian mechanism with noise

@@ -47,8 +47,8 @@ class ClusterModels:
       - 'error_rate', 1 - accuracy, of sensitivity 1/(n - 1) (cross-silo paper, equation 15);
       - 'loss', the mean of each example's loss clipped to [0, selection_loss_clip], of
         sensitivity selection_loss_clip / (n - 1) by the same argument;
-      - 'mean_loss', the mean loss clipped to [0, selection_loss_clip], of sensitivity
-        selection_loss_clip: far more noise, as in the paper's own program;
+      - 'mean_loss', the mean loss (of a negative one 0) clipped to [0, selection_loss_clip], of
+        sensitivity selection_loss_clip: far more noise, as in the paper's own program;
       - 'auto' (default): with privacy the error rate where the model has an accuracy, else
         the loss; without privacy the loss, as in the IFCA paper.
     weighting: 'uniform' or 'examples', the clients' weights in a cluster's mean.
@@ -186,7 +186,10 @@ class ClusterModels:
       if self._score == 'error_rate':
         return 1.0 - mean(g, lambda outputs, y: _share(model.metrics(outputs, y)['accuracy']))
       if self._score == 'mean_loss':
-        return bounded(mean(g, model.loss), clip)
+        # No loss below 0, as that of a density: what one example adds must move all scores in
+        # one direction, on which the plan's range rests (`PrivateSelection.monotonic`).
+        least = 0.0 if self._private else -math.inf
+        return bounded(mean(g, lambda out, y: tf.maximum(model.loss(out, y), least)), clip)
       return mean(g, lambda outputs, y: bounded(model.loss(outputs, y), clip))
 
     def one_cluster(g, scores):

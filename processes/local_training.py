@@ -327,6 +327,8 @@ class LocalTrainer:
   def __init__(self, spec):
     self._spec = spec
     self._private = spec.plan.unit == 'example'
+    # Runs of a private tuning, which `indices` tell apart, are accounted for by their number.
+    self._tunes = self._private and spec.plan.tuning is not None
 
   def __call__(
     self,
@@ -379,6 +381,8 @@ class LocalTrainer:
         momentum=hyper.get('client_momentum'),
         dropout_key=dropout_key,
       )
+    if not (self._tunes and indices):
+      self._spec.trainings.add(batch_stream, noise_stream)
     silo = client['attributes']
     return dp_sgd(
       spec.model,
@@ -386,7 +390,7 @@ class LocalTrainer:
       data,
       batch_key=random_streams.key(client[NOISE_KEY], batch_stream, *where),
       noise_key=random_streams.key(client[NOISE_KEY], noise_stream, *where),
-      steps=silo['steps_per_round'],
+      steps=silo['steps_per_round'] // self._spec.trainings.accounted,
       sampling_rate=silo['sampling_rate'],
       noise_multiplier=silo['noise_multiplier'],
       clipping_norm=hyper['clipping_norm'],

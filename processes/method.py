@@ -63,6 +63,38 @@ class ExamplesSpec:
     )
 
 
+class Trainings:
+  """The trainings by DP-SGD of which a round of a silo is made, held to those accounted for."""
+
+  def __init__(self, accounted: int):
+    """Args: accounted: how many the plan's steps are for."""
+    self.accounted = accounted
+    self._streams: list[tuple[int, int]] = []
+
+  def begin(self) -> None:
+    """A round of a silo is traced."""
+    self._streams = []
+
+  def add(self, batches: int, noise: int) -> None:
+    """Another training of this round, with the streams of its batches and its noise.
+
+    Raises:
+      ValueError: one of this round has either of them, or there are more than accounted.
+    """
+    for name, place, stream in (('batch_stream', 0, batches), ('noise_stream', 1, noise)):
+      if stream in [streams[place] for streams in self._streams]:
+        raise ValueError(
+          f'Two trainings by DP-SGD in a round have the same {name}: what is drawn twice is not '
+          'accounted for, and noise cancels. Give each a stream of its own.'
+        )
+    self._streams.append((batches, noise))
+    if len(self._streams) > self.accounted:
+      raise ValueError(
+        f'A round trains by DP-SGD {len(self._streams)} times, of which passes={self.accounted} '
+        'accounts for fewer: declare `passes` (`processes.declaration.Method`).'
+      )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuildSpec:
   """All that a method's `build` is given.
@@ -79,6 +111,8 @@ class BuildSpec:
       declaration has a default for (`completed`).
     options: discrete choices by name, such as `weighting`; likewise.
     method: the method's name, for errors (`completed`).
+    trainings: how often a round trains on a silo's examples by DP-SGD, the method's `passes`
+      (`completed`): the plan's steps of a round are those of all of them together.
   """
 
   model: model_lib.Model
@@ -90,6 +124,7 @@ class BuildSpec:
   hyperparameters: Mapping[str, float] = dataclasses.field(default_factory=dict)
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   method: str = 'a method'
+  trainings: 'Trainings' = dataclasses.field(default_factory=lambda: Trainings(1), compare=False)
 
   def completed(self, method: Method) -> 'BuildSpec':
     """With the defaults of the settings that a method declares, where they are not given.
@@ -114,8 +149,9 @@ class BuildSpec:
       if value is not None:
         values[setting.name] = setting.check(float(value) if setting.kind is float else value)
     return dataclasses.replace(
-      self, hyperparameters=hyperparameters, options=options, method=method.name
-    )
+      self, hyperparameters=hyperparameters, options=options, method=method.name,
+      trainings=Trainings(method.passes),
+    )  # fmt: skip
 
   def values(self, *names: str) -> dict[str, float]:
     """The hyper-parameters of these names.
@@ -631,6 +667,7 @@ def assemble(
   )
   def at_client(server, client, data):
     with slips.reads(f'client_update of {spec.method}', server=server, client=client, data=data):
+      spec.trainings.begin()
       found = client_update(server, client, data)
     return slips.pair(found, f'client_update of {spec.method}', '(report, client state)')
 

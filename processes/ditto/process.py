@@ -61,20 +61,12 @@ def build(spec: BuildSpec) -> FederatedMethod:
   optimizer = ServerOptimizer(spec)
 
   def client_update(server, client, data):
-    one_model = half_of_the_steps(client)
-    params, statistics = train(server['model'], server, one_model, data)
+    params, statistics = train(server['model'], server, client, data)
     update = trees.subtract(params, server['model'])
     report = Tree(**mean_update.report(update, server, data), **loss_report(statistics))
     ditto_lambda = server['hyperparameters']['ditto_lambda']
-    personal = personalize(server, one_model, data, ditto_lambda)
+    personal = personalize(server, client, data, ditto_lambda)
     return report, Tree(client, model=personal['model'], started=personal['started'])
-
-  def half_of_the_steps(client):
-    if spec.plan.unit != 'example':
-      return client
-    attributes = client['attributes']
-    half = Tree(attributes, steps_per_round=attributes['steps_per_round'] // 2)
-    return Tree(client, attributes=half)
 
   def server_update(server, total):
     update, changed, metrics = mean_update.mean(total, server)

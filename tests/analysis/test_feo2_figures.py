@@ -86,8 +86,13 @@ def test_figure_3_is_linear_regression():
 
 
 def test_figure_4_meets_at_both_ends():
-  (panel,) = feo2_figures.server_variance_against_opt_out().panels
-  fedavg, feo2 = panel.curves.values()
+  stays, kept = feo2_figures.server_variance_against_opt_out().panels
+  fedavg, feo2 = stays.curves.values()
   assert fedavg[1][0] == pytest.approx(feo2[1][0])
   assert fedavg[1][-1] == pytest.approx(feo2[1][-1])
   assert np.all(feo2[1][1:-1] < fedavg[1][1:-1])
+  # Noise that stays in the sum, be there one private client or all: (sigma_c^2 / N + gamma^2).
+  fedavg, feo2 = kept.curves.values()
+  np.testing.assert_allclose(fedavg[1], 0.75 / 100 + 1.0)
+  assert np.all(np.diff(feo2[1]) < 0) and feo2[1][-1] < 0.01
+  assert fedavg[0][-1] == 0.99

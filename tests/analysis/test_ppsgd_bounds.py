@@ -84,26 +84,71 @@ def test_the_theorems_agree_where_they_meet():
   )
 
 
-def test_variance_of_sampling_users_is_that_of_the_gradient():
-  """E ||g*||^2 of equation 31 by Monte Carlo, for gradients that do not vanish."""
-  num_users, rate, alpha = 5, 0.4, 1.7
-  minibatches = np.array([1, 2, 1, 4, 2])
-  gradients = RNG.normal(size=(num_users, 3))
-  gradients -= np.average(gradients, axis=0, weights=minibatches)  # a minimiser of f^m
-  problem = ppsgd_bounds.Problem(
-    smoothness=1.0,
-    shared_variances=np.zeros(num_users),
-    personal_variances=np.zeros(num_users),
-    shared_gradients=np.sum(gradients**2, axis=1),
-    dimension=3,
+def _unequal_problem():
+  """Users who differ in everything, and gradients that do not vanish at the optimum."""
+  return ppsgd_bounds.Problem(
+    smoothness=3.0,
+    shared_variances=np.array([1.0, 4.0, 0.5, 2.0, 3.0]),
+    personal_variances=np.array([2.0, 0.5, 1.0, 5.0, 0.1]),
+    shared_gradients=np.array([0.3, 1.0, 0.2, 0.7, 2.0]),
+    dimension=4,
   )
-  bound = ppsgd_bounds.theorem_5_2(
-    problem, alpha=alpha, norm=1.0, rounds=9, rate=rate, minibatches=minibatches
-  )
-  coins = RNG.random((200_000, num_users)) < rate
-  g = (coins * minibatches) @ gradients / (rate * minibatches.sum())
-  second_moment = alpha * np.mean(np.sum(g**2, axis=1))
-  assert (bound.variance / 3 * math.sqrt(9)) ** 2 == pytest.approx(second_moment, rel=0.02)
+
+
+# Few samples, and many: the smoothness has one of two largest terms.
+@pytest.mark.parametrize('alpha', [0.02, 1.7])
+def test_the_theorems_by_hand(alpha):
+  """Equations 13 and 15, theorem B.4 and lemma B.3, of q = 0.4 and m = 1, 2, 1, 4, 2: M = 10."""
+  problem, minibatches = _unequal_problem(), np.array([1, 2, 1, 4, 2])
+  common = dict(alpha=alpha, norm=1.5, rounds=400, rate=0.4, minibatches=minibatches, noise=0.25)
+  of_noise = alpha * 4 * 0.25**2
+  # 5.2: weights m / M; means over q M = 4 samples. The largest m is 4.
+  shared = (1 * 1.0 + 2 * 4.0 + 1 * 0.5 + 4 * 2.0 + 2 * 3.0) / 10
+  personal = (1 * 2.0 + 2 * 0.5 + 1 * 1.0 + 4 * 5.0 + 2 * 0.1) / 10
+  users = alpha * 0.6 * (1 * 0.3 + 4 * 1.0 + 1 * 0.2 + 16 * 0.7 + 4 * 2.0) / 10
+  variance = (alpha * shared + personal + users) / 4 + of_noise
+  _check(ppsgd_bounds.theorem_5_2(problem, **common), 3.0 * max(2 * alpha, 4 / 4), variance)
+  # B.4: plain means over q N = 2 users.
+  shared = (1.0 / 1 + 4.0 / 2 + 0.5 / 1 + 2.0 / 4 + 3.0 / 2) / 5
+  personal = (2.0 / 1 + 0.5 / 2 + 1.0 / 1 + 5.0 / 4 + 0.1 / 2) / 5
+  users = alpha * 0.6 * (0.3 + 1.0 + 0.2 + 0.7 + 2.0) / 5
+  variance = (alpha * shared + personal + users) / 2 + of_noise
+  _check(ppsgd_bounds.theorem_b_4(problem, **common), 3.0 * max(1.5 * alpha, 1 / 2), variance)
+
+
+def _check(bound, smoothness, variance, norm=1.5, rounds=400):
+  deviation = math.sqrt(variance)
+  assert bound.bias == pytest.approx(4 * smoothness * norm**2 / rounds)
+  assert bound.variance == pytest.approx(3 * deviation * norm / math.sqrt(rounds))
+  steps = 1 / (4 * smoothness), norm / (math.sqrt(rounds) * deviation)
+  assert bound.step_size == pytest.approx(min(steps))
+
+
+@pytest.mark.parametrize('algorithm', [2, 3])
+def test_variances_are_those_of_the_gradients(algorithm):
+  """E ||g||^2 at the optimum (equation 31) by Monte Carlo: users, samples and noise are drawn."""
+  n, d, q, alpha, noise, repeats = 5, 4, 0.4, 1.7, 0.25, 100_000
+  rng = np.random.default_rng(algorithm)
+  m = np.array([1, 2, 1, 4, 2])
+  # One sample's gradients: (by w, by theta); at a minimiser those by w balance, by theta vanish.
+  weights = m if algorithm == 2 else np.ones(n)
+  means = rng.normal(size=(n, d))
+  means -= np.average(means, axis=0, weights=weights)
+  problem = dataclasses.replace(_unequal_problem(), shared_gradients=np.sum(means**2, axis=1))
+
+  def drawn(variances):
+    # Means over m samples, whose squares sum to `variances` each.
+    return rng.normal(size=(repeats, n, d)) * np.sqrt(variances / m / d)[:, np.newaxis]
+
+  coins = rng.random((repeats, n, 1)) < q
+  share = (weights / (q * weights.sum()))[:, np.newaxis]
+  by_w = (coins * share * (means + drawn(problem.shared_variances))).sum(axis=1)
+  by_w += noise * rng.normal(size=(repeats, d))
+  by_theta = coins * share * drawn(problem.personal_variances)
+  second_moment = np.mean(alpha * np.sum(by_w**2, axis=1) + np.sum(by_theta**2, axis=(1, 2)))
+  theorem = ppsgd_bounds.theorem_5_2 if algorithm == 2 else ppsgd_bounds.theorem_b_4
+  bound = theorem(problem, alpha=alpha, norm=1.0, rounds=9, rate=q, minibatches=m, noise=noise)
+  assert bound.variance**2 == pytest.approx(second_moment, rel=0.02)
 
 
 def _run(algorithm, bound, optima, *, alpha, radius, tau, rounds, noise, m, rate, broken=''):

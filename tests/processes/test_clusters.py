@@ -108,6 +108,32 @@ def test_the_choice_is_the_exponential_mechanism(score, epsilon):
   assert 0 < agreeing == counts[np.argmin(scores)] < counts.sum()
 
 
+@pytest.mark.parametrize('score', ['loss', 'mean_loss'])
+def test_an_example_moves_all_scores_in_one_direction(score):
+  """The plan's ranges are half as wide for it; a loss below 0 must not undo that."""
+  data = small.binary_data(sizes=[9, 40, 40, 40])
+  spec = _spec(data, selection_score=score).completed(processes.METHODS['ifca'])
+  assert spec.plan.selection.monotonic
+  signed = dataclasses.replace(spec.model, loss=lambda outputs, y: outputs * y)
+  clusters = ClusterModels(dataclasses.replace(spec, model=signed))
+  # A clip that leaves most means as they are.
+  clusters.hyperparameters['selection_loss_clip'] = 2.0
+  server, one, both_ways = _server(clusters), _row(data), 0
+  scores = clusters._scores(server, one, 4).numpy()
+  for row in range(9):
+    without = Tree(one, y=tf.tensor_scatter_nd_update(one['y'], [[row]], [0.0]))  # adds nothing
+    moved = clusters._scores(server, without, 4).numpy() - scores
+    assert np.all(moved <= 1e-6)
+    losses = np.asarray(signed.loss(_outputs(server, one['x'][row]), one['y'][row]))
+    both_ways += losses.min() < 0.0 < losses.max()
+  assert both_ways > 3  # so that signed losses would have moved scores in both directions
+
+
+def _outputs(server, x):
+  weights, bias = server['clusters']['weights'].numpy(), server['clusters']['bias'].numpy()
+  return weights @ np.asarray(x) + bias
+
+
 _VALUES = st.one_of(
   st.floats(-3.0, 3.0, width=32), st.sampled_from([0.0, 1e-40, 1e20, 3e38, -3e38, np.inf, np.nan])
 )

@@ -65,10 +65,13 @@ def _run(native, method, cohorts=COHORTS, data=DATA, **kwargs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('adaptive', [False, True])
-def test_equals_algorithm_1_in_numpy(native, adaptive):
-  """No noise, whole-client batches, two epochs; every line of the algorithm."""
-  eta, decay, eta_p, r, lambda_p, lambda_np = 0.2, 0.8, 0.1, 0.3, 0.7, 0.2
+@pytest.mark.parametrize(('adaptive', 'r'), [(False, 0.3), (True, 0.3), (True, 0.0)])
+def test_equals_algorithm_1_in_numpy(native, adaptive, r):
+  """No noise, whole-client batches, two epochs; every line of the algorithm.
+
+  With r = 0 the server talks to the opted-out clients only (appendix C).
+  """
+  eta, decay, eta_p, lambda_p, lambda_np = 0.2, 0.8, 0.1, 0.7, 0.2
   method = _method(adaptive)
   hyperparameters = {
     'client_learning_rate': eta,
@@ -88,9 +91,10 @@ def test_equals_algorithm_1_in_numpy(native, adaptive):
   )
 
   theta, personal, norm = np.zeros(small.FEATURES), {}, 0.5
-  expected_private, expected_clients = 0.5 * 4, 0.5 * 6
-  for cohort in COHORTS:
-    metrics = simulation.round(cohort)
+  expected_private, expected_clients = 0.5 * 4, 0.5 * (6 if r else 2)
+  for everybody in COHORTS:
+    cohort = [j for j in everybody if r or not PRIVATE[j]]
+    metrics = simulation.round(everybody)
     assert metrics['clipping_norm'] == pytest.approx(norm, rel=1e-5)
     private_sum, other_sum = np.zeros_like(theta), np.zeros_like(theta)
     unclipped = 0.0
@@ -109,7 +113,8 @@ def test_equals_algorithm_1_in_numpy(native, adaptive):
       else:
         other_sum += clipped
     opted_out = sum(1 - PRIVATE[j] for j in cohort)
-    theta = theta + (other_sum + r * private_sum) / (opted_out + r * expected_private)
+    if cohort:
+      theta = theta + (other_sum + r * private_sum) / (opted_out + r * expected_private)
     if adaptive:
       # The counts are shifted by 1/2, so that a client's share is at most 1/2.
       fraction = (unclipped - 0.5 * len(cohort)) / expected_clients + 0.5
@@ -119,7 +124,22 @@ def test_equals_algorithm_1_in_numpy(native, adaptive):
   models = small.flat(simulation.clients['model'])
   for j, own in personal.items():
     np.testing.assert_allclose(models[j], own, atol=2e-6)
-  np.testing.assert_array_equal(simulation.clients['started'], 1)
+  np.testing.assert_array_equal(simulation.clients['started'], 1 if r else 1 - PRIVATE)
+
+
+@pytest.mark.slow
+def test_a_personal_model_learns_of_the_same_batches(native):
+  """Algorithm 1: without a pull, and at the same rate, both models take the same steps."""
+  values = {**FIXED, 'client_learning_rate': 0.1, 'personal_learning_rate': 0.1, 'ratio': 0.0}
+  values |= {'ditto_lambda_private': 0.0, 'ditto_lambda_non_private': 0.0, 'clipping_norm': 1e6}
+  simulation = small.Simulation(
+    native, _method(batch_size=4), DATA, hyperparameters=values,
+    attributes={'is_private': PRIVATE},
+  )  # fmt: skip
+  simulation.round([3])  # opted out, and alone: the global model is then its own
+  assert np.linalg.norm(simulation.weights) > 0.1
+  own = small.flat(simulation.clients['model'])[3]
+  np.testing.assert_allclose(own, simulation.weights, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -10,7 +10,17 @@ from tests.processes import small_federation as small
 RATE = {'client_learning_rate': 0.1}
 
 
-def _run(name, data, rounds, *, selections=2, private=True, hyperparameters=None, **options):
+def _run(
+  name,
+  data,
+  rounds,
+  *,
+  selections=2,
+  private=True,
+  hyperparameters=None,
+  attributes=None,
+  **options,
+):
   if private:
     plan = small.example_level(
       data,
@@ -26,7 +36,7 @@ def _run(name, data, rounds, *, selections=2, private=True, hyperparameters=None
   if 'ifca' not in name:
     options.pop('num_clusters', None)
   spec = small.spec_of(data, plan, **options)
-  run = small.start(name, spec, data, hyperparameters=hyperparameters)
+  run = small.start(name, spec, data, hyperparameters=hyperparameters, attributes=attributes)
   run.plan = plan
   run.metrics = run.run(rounds)
   return run
@@ -89,7 +99,10 @@ def test_it_finds_the_kinds_of_clients():
 @pytest.mark.parametrize('weighting', ['uniform', 'examples'])
 def test_the_rounds_of_ifca_in_numpy(weighting):
   data = small.regression_data(sizes=[8, 5, 2])
-  run = _run('ifca', data, 0, num_clusters=2, weighting=weighting, selections=3)
+  run = _run(
+    'ifca', data, 0, num_clusters=2, weighting=weighting, selections=3,
+    hyperparameters={'server_learning_rate': 0.7},
+  )  # fmt: skip
   reference, expected = numpy_loops.Reference(data), _clusters(run)
   for t in range(3):
     run.run(1)
@@ -103,7 +116,7 @@ def test_the_rounds_of_ifca_in_numpy(weighting):
           for k in members
         ]
         weights = data['num_examples'][members] if weighting == 'examples' else None
-        new[g] = expected[g] + np.average(updates, axis=0, weights=weights)
+        new[g] = expected[g] + 0.7 * np.average(updates, axis=0, weights=weights)
     expected = new
     np.testing.assert_allclose(_clusters(run), expected, rtol=1e-4, atol=1e-5)
 
@@ -160,14 +173,15 @@ def test_without_clustering_one_cluster_is_mr_mtl():
 @pytest.mark.parametrize('inside_clip', [False, True])
 def test_algorithm_a2_in_numpy(inside_clip):
   data = small.regression_data(sizes=[8, 5, 2])
-  strength, clustering = 0.8, 2
+  strength, clustering, factors, rate = 0.8, 2, np.array([1.0, 0.5, 2.0]), 0.7
   run = _run(
     'ifca_mr_mtl',
     data,
     0,
     selections=clustering,
     num_clusters=2,
-    hyperparameters={'mtl_lambda': strength},
+    hyperparameters={'mtl_lambda': strength, 'server_learning_rate': rate},
+    attributes={'mtl_lambda_factor': factors},
     regularizer_inside_clip=inside_clip,
   )
   reference = numpy_loops.Reference(data)
@@ -177,14 +191,17 @@ def test_algorithm_a2_in_numpy(inside_clip):
     chosen, new = run.clients['cluster'], personal.copy()
     for k, g in enumerate(chosen):
       start = centres[g] if t < clustering else personal[k]
-      pull = None if t < clustering else lambda w, g=g, c=centres: strength * (w - c[g])
+      pull = None
+      if t >= clustering:
+        pull = lambda w, g=g, k=k, c=centres: strength * factors[k] * (w - c[g])  # noqa: E731
       new[k] = reference.dp_sgd(
         start, k, t, run.plan, learning_rate=0.1, penalty=pull,
         inside_clip=inside_clip and pull is not None,
       )  # fmt: skip
-    centres = np.stack(
-      [new[chosen == g].mean(0) if np.any(chosen == g) else centres[g] for g in range(2)]
-    )
+    centres = centres + rate * np.stack(
+      [(new - c)[chosen == g].mean(0) if np.any(chosen == g) else 0 * c
+       for g, c in enumerate(centres)]
+    )  # fmt: skip
     personal = new
   found = numpy_loops.parameter_vector(run.clients['model'])
   np.testing.assert_allclose(found, personal, rtol=1e-4, atol=1e-5)

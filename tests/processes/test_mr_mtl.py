@@ -56,7 +56,7 @@ def test_algorithm_a1_in_numpy(batches, inside_clip, weighting):
     'mr_mtl',
     data,
     plan,
-    hyperparameters={**RATE, 'mtl_lambda': 0.8},
+    hyperparameters={**RATE, 'mtl_lambda': 0.8, 'server_learning_rate': 0.7},
     attributes={'mtl_lambda_factor': factors},
     weighting=weighting,
     regularizer_inside_clip=inside_clip,
@@ -79,7 +79,7 @@ def test_algorithm_a1_in_numpy(batches, inside_clip, weighting):
       ]
     )
     weights = data['num_examples'] if weighting == 'examples' else None
-    mean = mean + np.average(new - personal, axis=0, weights=weights)
+    mean = mean + 0.7 * np.average(new - personal, axis=0, weights=weights)
     personal = new
   found = numpy_loops.parameter_vector(run.clients['model'])
   np.testing.assert_allclose(found, personal, rtol=1e-4, atol=1e-6)
