@@ -413,9 +413,10 @@ class FederatedDataset:
 
     They neither train nor are reported on: nothing of them is used, or released, but that they
     are too small. Who is left out may follow from nothing else than the number of a client's
-    training examples, which the adjacency takes to be public; leaving somebody out by what the
-    examples say (a label that is rare, a model that fits badly) would itself tell something, and
-    no epsilon covers it. `extras` stay those of all clients. Asked for less than before, it
+    training examples, which the adjacency of examples takes to be public. That of clients does
+    not, so that the sentence is there though nobody is left out. Leaving somebody out by what
+    the examples say (a label that is rare, a model that fits badly) would itself tell something,
+    and no epsilon covers it. `extras` stay those of all clients. Asked for less than before, it
     changes nothing, so that examples held out later leave nobody out.
 
     Raises:
@@ -427,8 +428,6 @@ class FederatedDataset:
       return self
     enough = self.train.num_examples >= min_examples
     kept, small = np.flatnonzero(enough), np.flatnonzero(~enough)
-    if len(kept) == self.num_clients:
-      return dataclasses.replace(self, min_examples=min_examples)
     if not len(kept):
       raise ValueError(
         f'--min_examples={min_examples} leaves nobody of --dataset={self.name}, whose largest '
@@ -446,9 +445,10 @@ class FederatedDataset:
       groups={name: mask[kept] for name, mask in self.groups.items()},
       preprocessing=(
         *self.preprocessing,
-        f'{self.num_clients - len(kept)} of {self.num_clients} clients are left out, who have '
-        f'fewer than {min_examples} training examples: who that is follows from the numbers of '
-        'examples alone, which are public.',
+        f'{len(small)} of {self.num_clients} clients are left out, who have fewer than '
+        f'{min_examples} training examples: who that is follows from the numbers of examples '
+        'alone. Where the adjacency does not take these to be public, as between clients, who has '
+        'so many is not covered, and the number of clients is that of those who have.',
       ),
     )
 

@@ -36,6 +36,7 @@ from privacy.rounding import rounded_up
 
 ACCOUNTANTS = ('pld', 'renyi')
 _LEAST_NOISE_TO_INTEGRATE = 0.02
+_LEAST_NOISE_FOR_DIFFERENCES = 0.05  # with less they take long, and change nothing that counts
 
 # dp-accounting's default list jumps from 63 to 128 and 256, which costs up to
 # several per cent of epsilon where the best order is in the gap.
@@ -532,9 +533,10 @@ def _gaussian_without_replacement(q: float, noise_multiplier: float) -> np.ndarr
   i = np.arange(2, largest + 1)
   log_terms = math.log(2) + i * (i - 1.0) / (2 * variance)
   few = i[: exact - 1]
-  even = _log_even_differences(variance, exact)
-  mixed = math.log(4) + 0.5 * (even[few // 2 - 1] + even[(few + 1) // 2 - 1])
-  log_terms[: exact - 1] = np.minimum(log_terms[: exact - 1], mixed)
+  if noise_multiplier >= _LEAST_NOISE_FOR_DIFFERENCES:
+    even = _log_even_differences(variance, exact)
+    mixed = math.log(4) + 0.5 * (even[few // 2 - 1] + even[(few + 1) // 2 - 1])
+    log_terms[: exact - 1] = np.minimum(log_terms[: exact - 1], mixed)
 
   log_a = {1: 0.0}
   for order in sorted({int(whole(o)) for o in _ORDERS for whole in (math.floor, math.ceil)} - {1}):
@@ -564,8 +566,9 @@ def _log_even_differences(variance: float, largest: int) -> np.ndarray:
   y = (2 * x - 1) / (2 * variance)
   with np.errstate(divide='ignore'):  # log 0 at y = 0
     log_distance = np.maximum(y, 0.0) + np.log(-np.expm1(-np.abs(y)))
-  k = np.arange(2, largest + 1, 2)[:, None]
-  return _log_sum_exp(k * log_distance + log_weight)
+  # One by one: all together they would fill the memory where there is little noise.
+  orders = range(2, largest + 1, 2)
+  return np.array([float(_log_sum_exp(k * log_distance + log_weight)) for k in orders])
 
 
 # ---------------------------------------------------------- repeat and select

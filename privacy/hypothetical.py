@@ -106,8 +106,9 @@ class HypotheticalDeployment(client_level.ClientLevelPrivacy):
     self, rounds: int, *, preprocessing: Sequence[str] = (), notes: Sequence[str] = ()
   ) -> statement_lib.PrivacyStatement:
     """What these rounds would guarantee in the deployment; arguments as for the base class."""
+    adjacency = self.simulated.adjacencies[0]
     own = accounting.loss(  # by Renyi, whose bound is quick where there is next to no noise
-      self.simulated.event(rounds), self.delta, self.simulated.adjacencies[0], accountant='renyi'
+      self.simulated.event(rounds), self.delta, adjacency, accountant='renyi'
     )
     told = self.of_deployment.statement(rounds, preprocessing=preprocessing, notes=notes)
     return dataclasses.replace(
@@ -126,8 +127,8 @@ class HypotheticalDeployment(client_level.ClientLevelPrivacy):
       },
       outside=(
         'The clients of this simulation. At the same delta their epsilon is '
-        + rounded_up(own.epsilon)
-        + ', and releasing this model would cost them that.',
+        f'{rounded_up(own.epsilon)} ({adjacency.value}), and releasing this model would cost them '
+        'that.',
         *told.outside,
       ),
     )

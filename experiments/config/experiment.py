@@ -120,7 +120,8 @@ class ExperimentConfig:
     int,
     None,
     'Clients with fewer training examples are left out: they neither train nor count in the '
-    "results. Only the numbers of examples decide, which are public. Default: the data set's own "
+    'results. Only the numbers of examples decide: public with --privacy=example, and outside of '
+    "the guarantee with --privacy=client. Default: the data set's own "
     f'({", ".join(f"{e.name} {e.min_examples}" for e in _WITH_SMALL_CLIENTS)}, others 1).',
     Group.DATA,
     minimum=1,

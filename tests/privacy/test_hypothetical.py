@@ -68,7 +68,8 @@ def test_epsilon_is_the_deployments_and_the_statement_says_so():
   assert 'Each client, with all' not in said.protected
   first = said.outside[0]
   assert first.startswith('The clients of this simulation. At the same delta their epsilon is ')
-  assert own <= float(first.split('epsilon is ')[1].split(',')[0]) < 1.001 * own
+  shown, relation = first.split('epsilon is ')[1].split(', and')[0].split()
+  assert own <= float(shown) < 1.001 * own and relation == '(zero-out)'
   assert said.to_json()['condition'] == said.condition != ''
   assert said.parameters['noise_cohort_size'] == 1000
   assert said.parameters['simulated_noise_multiplier'] == pytest.approx(0.04)
