@@ -1,5 +1,6 @@
 """Your own silos: from a pandas table with a silo column to a federation."""
 
+import dataclasses
 import hashlib
 import numbers
 import warnings
@@ -112,7 +113,7 @@ labels 1 to 5>
     )
   if target_bounds is not None:
     notes.append('The target is scaled to 0..1 by public bounds, which costs no privacy.')
-  return silos.build(
+  dataset = silos.build(
     name=name,
     task_kind=task,
     num_outputs=num_outputs,
@@ -129,6 +130,7 @@ labels 1 to 5>
     extras=extras,
     citation='a table of the user',
   )
+  return dataclasses.replace(dataset, partition=_sha256(names))
 
 
 def _check_kinds(silo_column: Any, target: Any, features: Any, test_fraction: Any, seed: Any):

@@ -334,6 +334,8 @@ class FederatedDataset:
       statement: they say what is outside the guarantee.
     checksums: SHA-256 of the files (or the table) which were read, by name; of a file that is
       too large to be read twice its size. Data sets that share one are of the same people.
+    partition: what tells how a table's rows were cut into clients from other ways; empty where
+      settings say it.
     citation: where the data come from.
   """
 
@@ -354,6 +356,7 @@ class FederatedDataset:
   extras: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
   preprocessing: tuple[str, ...] = ()
   checksums: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  partition: str = ''
   citation: str
 
   def __post_init__(self):

@@ -1,6 +1,8 @@
 """A Keras model as a model of this project: pure functions on explicit parameters."""
 
 import contextlib
+import dataclasses
+import hashlib
 import math
 import threading
 from collections.abc import Iterator
@@ -77,13 +79,17 @@ def from_keras(
     outputs = call(params, x, layers.Dropout(draws))
     return tf.reshape(outputs, [-1]) if task_kind in ('regression', 'binary') else outputs
 
-  return model_lib.OBJECTIVES[task_kind]().model(
+  held = hashlib.sha256()
+  for array in (*start, *(value for _, value in frozen)):
+    held.update(repr((array.dtype.str, array.shape)).encode() + array.tobytes())
+  model = model_lib.OBJECTIVES[task_kind]().model(
     name=name or keras_model.name,
     init=init,
     predict=predict,
     head=_head(copy, names, weights),
     draws=_trace(copy, call, init),
   )
+  return dataclasses.replace(model, contents=held.hexdigest())
 
 
 def _check(keras_model, task_kind: str) -> None:

@@ -45,6 +45,8 @@ class Model:
     draws: how many uniform numbers dropout needs for one example; 0 without dropout.
     weigh: y [B, ...] -> how much each example counts in a mean over examples, [B]: one
       each, or the number of its tokens.
+    contents: what tells the numbers that it holds itself, as a Keras model its weights, from
+      others; empty where all come from `init`'s key.
   """
 
   name: str
@@ -57,6 +59,7 @@ class Model:
   head: tuple[str, ...]
   draws: int = 0
   weigh: Callable[[tf.Tensor], tf.Tensor] = _one_each
+  contents: str = ''
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,8 @@ import tff_models.registry
 from processes.declaration import Method
 from settings import did_you_mean
 
+_PROJECT = pathlib.Path(processes.__file__).resolve().parents[1]
+_PACKAGES = {path.parent.name for path in _PROJECT.glob('*/__init__.py')}
 _MODULES: dict[pathlib.Path, types.ModuleType] = {}
 _METHODS: dict[pathlib.Path, Method] = {}
 
@@ -129,6 +131,35 @@ def digest(text: str) -> str:
   except OSError:
     return text
   return f'{file.name}{":" * bool(name)}{name}@{content}'
+
+
+def imported(config: Any) -> dict[str, str]:
+  """Digests of the modules beside a run's own files, which these have imported, by name.
+
+  Args:
+    config: an `ExperimentConfig`; its files are those of its method, model and metrics.
+  """
+  own = [config.method] if is_method(config.method) else []
+  if config.model is not None and config.model not in tff_models.registry.MODELS:
+    own.append(check_form('model', config.model)[0])
+  own += [check_form('metric', text)[0] for text in config.metric]
+  folders = {pathlib.Path(text).resolve().parent for text in own}
+  found = {}
+  for name, module in list(sys.modules.items()):
+    file = getattr(module, '__file__', None)
+    path = pathlib.Path(file).resolve() if file else None
+    if path is None or path in _MODULES or 'site-packages' in path.parts:
+      continue
+    is_ours = path.is_relative_to(_PROJECT) and name.partition('.')[0] in _PACKAGES
+    if not is_ours and any(path.is_relative_to(folder) for folder in folders):
+      found[name] = digest(str(path))
+  if is_method(config.method):
+    declared = config.declaration.module
+    if declared.partition('.')[0] not in _PACKAGES and declared not in found:
+      spec = importlib.util.find_spec(declared)
+      if spec is not None and spec.origin and pathlib.Path(spec.origin) not in _MODULES:
+        found[declared] = digest(spec.origin)
+  return found
 
 
 def place_of(error: BaseException) -> str:

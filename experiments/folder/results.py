@@ -145,16 +145,24 @@ class RunFolder:
     """Whether a round of the run in this folder may have been run."""
     return 'running' in record or any((self.path / name).exists() for name in _RESULTS)
 
-  def record_environment(self, checksums: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+  def record_environment(
+    self,
+    checksums: Mapping[str, str],
+    facts: Mapping[str, Any],
+    contents: Mapping[str, str] | None = None,
+  ) -> None:
     """Completes config.json.
 
     Args:
       checksums: SHA-256 of the data files by name.
       facts: further things worth knowing, such as the runtime's description.
+      contents: digests of what else makes the run what it is and no setting tells: the numbers
+        that a model of the user's holds ('model'), data that a program gives ('training
+        examples'), and the modules that the user's files import.
 
     Raises:
-      ValueError: the run was begun with other data, or rounds of it may be lost which this
-        code cannot be trusted to replay.
+      ValueError: the run was begun with other data, another model, or other code of the user's; or
+        rounds of it may be lost which this code cannot be trusted to replay.
     """
     record = self.read_json('config.json') or {}
     code = provenance.of_this_code()
@@ -175,11 +183,23 @@ class RunFolder:
         f'--output_dir={self.path} holds a run with other data: the checksum of {changed[0]} '
         'differs. Choose another folder.'
       )
+    contents = dict(contents or {})
+    for name, value in record.get('contents', {}).items():
+      if name in contents and contents[name] != value:
+        what = {
+          'model': 'a model that holds other numbers',
+          'training examples': 'other training examples',
+        }.get(name, f'another {name}.py')
+        raise ValueError(
+          f'--output_dir={self.path} holds a run with {what}, whose noise must not meet other '
+          'values. Choose another folder.'
+        )
     files.write_json(
       self.path / 'config.json',
       {
         'config': self.config.to_json(),
         'file_contents': self.config.file_contents,
+        'contents': {**record.get('contents', {}), **contents},
         'fingerprint': self.fingerprint,
         'data_checksums': dict(checksums),
         **code,

@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from experiments.config import user_files
 from experiments.folder import checkpoints, events
 from experiments.folder.metrics import MetricTable
 from experiments.folder.results import RunFolder
 from experiments.folder.store import Store
+from experiments.running import loading
 from experiments.running.build import Experiment
 from experiments.running.guarantees import guarantors
 from experiments.running.population import Population
@@ -80,7 +82,11 @@ class Keeper:
       ValueError: see `RunFolder.record_environment`; or what is there is damaged.
     """
     for run, folder in zip(self._runs, self._folders, strict=False):
-      folder.record_environment(run.dataset.checksums, {'runtime': machine})
+      sums = dict(run.dataset.checksums)
+      held = {'training examples': sums.pop(loading.AS_GIVEN, ''), 'model': run.model.contents}
+      known = {name: digest for name, digest in held.items() if digest}
+      contents = {**known, **user_files.imported(run.config)}
+      folder.record_environment(sums, {'runtime': machine}, contents=contents)
       privacy = folder.read_json('privacy.json') or {}
       self._rounds_run = max(self._rounds_run, privacy.get('rounds', 0))
     found = None

@@ -26,6 +26,9 @@ _SETTINGS = (
   'min_examples', 'validation_fraction',
 )  # fmt: skip
 
+AS_GIVEN = 'the training examples as given'
+"""Among the checksums, that of data that a program gives: of each client's own."""
+
 
 def load_dataset(
   config: ExperimentConfig, dataset: datasets.FederatedDataset | None = None
@@ -37,7 +40,7 @@ def load_dataset(
   Raises:
     ValueError, FileNotFoundError: see `datasets.load_dataset`.
   """
-  least = config.min_examples
+  least, given = config.min_examples, dataset is not None
   if dataset is None:
     dataset = datasets.load_dataset(
       config.dataset, seed=config.seed, data_dir=config.data_dir or None, **config.dataset_options
@@ -52,6 +55,13 @@ def load_dataset(
     dataset = dataset.with_at_least(least)
   if config.validation_fraction and dataset.validation is None:
     dataset = validation.hold_out(dataset, config.validation_fraction, seed=config.seed)
+  if given and not isinstance(dataset.train, datasets.ClientStream):
+    # No settings say what these data are: a run is continued, and other runs are added to it, by
+    # what they are.
+    sums = {n: v for n, v in dataset.checksums.items() if n != AS_GIVEN}
+    dataset = dataclasses.replace(dataset, checksums=sums)
+    sums[AS_GIVEN] = _digest(dataset, 0, dataset.num_clients)
+    dataset = dataclasses.replace(dataset, checksums=sums)
   return dataset
 
 

@@ -4,10 +4,14 @@ Importing this module does not import TensorFlow.
 """
 
 import collections
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import tff_models
 from experiments.config import user_files
@@ -132,7 +136,8 @@ def _model(config, dataset, model) -> 'Model':
     )  # fmt: skip
   if not isinstance(model, Model | tf.keras.Model) and callable(model):
     _check_takes(model, config.model, task, config.model_options)
-    model = model(task, **config.model_options)
+    with _same_draws():
+      model = model(task, **config.model_options)
   if isinstance(model, tf.keras.Model):
     _check_outputs(model, config.model, task)
     return tff_models.from_keras(model, task_kind=task.kind, **scaling)
@@ -147,6 +152,24 @@ def _model(config, dataset, model) -> 'Model':
     return own(params, decode(x), *draws)
 
   return dataclasses.replace(model, predict=predict)
+
+
+@contextlib.contextmanager
+def _same_draws() -> Iterator[None]:
+  """Has Keras draw a model's first weights alike in every process.
+
+  Runs that are continued, and those of a sweep that share a program, must have the same ones. The
+  generators of Python and NumPy go on as if nothing had been drawn.
+  """
+  import tensorflow as tf
+
+  states = random.getstate(), np.random.get_state()
+  tf.keras.utils.set_random_seed(0)
+  try:
+    yield
+  finally:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
 
 
 def _check_takes(function: Callable[..., Any], named: str | None, task, options) -> None:

@@ -13,7 +13,7 @@ import datasets.registry
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
 from experiments.folder.results import RunFolder
-from experiments.running import plans, wording
+from experiments.running import loading, plans, wording
 from experiments.running.build import Experiment
 from privacy import ledger
 from privacy.events import Adjacency
@@ -112,7 +112,8 @@ def claim_of(
 
 def data_of(dataset: datasets.FederatedDataset) -> tuple[str, ...]:
   """What tells data from others: checksums of what was read; its name where there are none."""
-  return tuple(sorted(dataset.checksums.values())) or (dataset.name,)
+  read = {n: v for n, v in dataset.checksums.items() if n != loading.AS_GIVEN}
+  return tuple(sorted(read.values())) or (dataset.name,)
 
 
 def _opted_out(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
@@ -135,7 +136,14 @@ def with_ledger(privacy: dict[str, Any], together: ledger.Composition | None) ->
 
 
 def _partition(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
-  """What decides which client holds what: on some data the seed does, in a table a column."""
+  """What decides which client holds what: on some data the seed does, in a table a column.
+
+  Of data that a program gives it is what the clients hold.
+  """
+  if dataset.partition:
+    return json.dumps([dataset.name, dataset.partition])
+  if loading.AS_GIVEN in dataset.checksums:
+    return json.dumps([dataset.name, dataset.checksums[loading.AS_GIVEN]])
   options = config.dataset_options
   if datasets.registry.is_table(config.dataset):
     who = [options.get(name) for name in ('silo_column', 'client_column')]

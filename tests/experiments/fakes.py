@@ -184,6 +184,7 @@ class FakeMethod:
 
 class FakeModel:
   metric_names = ('mse',)
+  contents = ''
 
   @staticmethod
   def init(seed):

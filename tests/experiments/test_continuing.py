@@ -271,6 +271,29 @@ def test_a_run_whose_budgets_were_edited_is_not_continued(tmp_path):
   opened.close()
 
 
+@pytest.mark.parametrize(
+  ('name', 'words'),
+  [
+    ('model', 'a model that holds other numbers'),
+    ('training examples', 'other training examples'),
+    ('helper', 'another helper.py'),
+  ],
+)
+def test_a_run_is_not_continued_with_other_things_that_no_flag_names(tmp_path, name, words):
+  config = ExperimentConfig(rounds=3, output_dir=str(tmp_path / 'run'))
+  opened = results.RunFolder(config)
+  opened.record_environment({}, {}, contents={name: '1'})
+  opened.begin('key')
+  opened.close()
+  again = dataclasses.replace(config, resume=True)
+  opened = results.RunFolder(again)
+  with pytest.raises(ValueError, match=words):
+    opened.record_environment({}, {}, contents={name: '2'})
+  opened.record_environment({}, {})  # what is not known here is not forgotten
+  opened.record_environment({}, {}, contents={name: '1'})
+  opened.close()
+
+
 def test_a_sweep_whose_budgets_were_edited_is_not_continued(tmp_path):
   budgets = _budgets(tmp_path / 'b.csv', 2)
   base = {n: v for n, v in _silos('', silo_epsilons=budgets).to_json().items() if n != 'output_dir'}

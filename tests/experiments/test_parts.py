@@ -3,6 +3,8 @@
 import collections
 import json
 import math
+import pathlib
+import random
 import subprocess
 import sys
 import textwrap
@@ -15,6 +17,7 @@ from absl import flags
 
 import datasets
 import processes.registry
+import tff_models
 from experiments.audits import command
 from experiments.config import user_files
 from experiments.config.experiment import ExperimentConfig, settings
@@ -316,6 +319,40 @@ def test_a_keras_model_and_a_metric_from_files(file):
   assert (64, 5) in [leaf.shape for leaf in tf.nest.flatten(result.server_state['model'])]
   metrics = result.summary['metrics']
   assert metrics['test_accuracy'] <= metrics['test_top_two'] <= 1.0
+
+
+def test_a_keras_model_of_a_file_has_the_same_weights_in_every_process(file):
+  """Its frozen ones too: a run that goes on elsewhere would be one of another network."""
+  config = ExperimentConfig(model=f'{file("own_model.py", MODEL)}:build', **SMALL)
+  dataset = loading.load_dataset(config)
+  found = []
+  for seed in (1, 2):  # as two processes begin
+    tf.keras.utils.set_random_seed(seed)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    model = parts.model_of(config, dataset, parts.Parts())
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    found.append(model)
+  assert found[0].contents == found[1].contents != ''
+  for a, b in zip(*(model.init(tf.constant([0, 0])).values() for model in found), strict=True):
+    np.testing.assert_array_equal(a, b)
+  # A model that a program made is known by its numbers.
+  own = [tf.keras.Sequential([tf.keras.Input([64]), tf.keras.layers.Dense(10)]) for _ in range(2)]
+  contents = {tff_models.from_keras(m, task_kind='classification').contents for m in own}
+  assert len(contents) == 2
+
+
+def test_what_a_file_imports_from_beside_it_is_known(file):
+  helper = file('beside_own_model.py', 'UNITS = 3')
+  path = file(
+    'own_model_with_helper.py', 'from beside_own_model import UNITS\n' + MODEL.replace('\n  ', '\n')
+  )
+  config = ExperimentConfig(model=f'{path}:build', **SMALL)
+  assert user_files.imported(ExperimentConfig(**SMALL)) == {}
+  parts.model_of(config, loading.load_dataset(config), parts.Parts())
+  first = user_files.imported(config)
+  assert list(first) == ['beside_own_model']
+  pathlib.Path(helper).write_text('UNITS = 4')
+  assert user_files.imported(config) != first
 
 
 @pytest.mark.parametrize(

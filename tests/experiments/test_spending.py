@@ -5,11 +5,14 @@ import json
 import math
 import os
 
+import numpy as np
+import pandas as pd
 import pytest
 
+import datasets
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files
-from experiments.running import build, interruption, loop, plans, runner, spending
+from experiments.running import build, interruption, loading, loop, plans, runner, spending
 from privacy import accounting, ledger
 from privacy.ledger import BudgetError
 from runtime.noise_key import NoiseKey
@@ -224,6 +227,35 @@ def test_a_table_is_the_same_people_whichever_columns_are_used(claim_on):
   assert set(every.data) & set(some.data) and every.partition == some.partition
   both = ledger.compose([every, some])
   assert both.runs == 2 and both.epsilon > ledger.compose([every]).epsilon
+
+
+def test_a_table_that_a_program_cuts_otherwise_has_other_clients():
+  """Though they are as many, of the same names, and no flag says who they are."""
+  table = pd.DataFrame({'a': np.arange(80.0), 'y': np.arange(80) % 3.5})
+  table['hospital'], table['doctor'] = np.arange(80) % 8, np.arange(80) // 10
+
+  def claim(dataset):
+    config = ExperimentConfig(
+      method='fedavg', privacy='client', rounds=3, delta=1e-3, noise_multiplier=2.0,
+      clients_per_round=4,
+    )  # fmt: skip
+    dataset = loading.load_dataset(config, dataset)
+    return spending.claim_of(config, dataset, plans.build_plan(config, dataset), 3, run='r')
+
+  def cut(column):
+    return datasets.from_dataframe(
+      table, silo_column=column, target='y', task='regression', features=['a'],
+      preprocessing='none',
+    )  # fmt: skip
+
+  hospital, again, doctor = claim(cut('hospital')), claim(cut('hospital')), claim(cut('doctor'))
+  assert set(hospital.data) & set(doctor.data)
+  assert ledger.compose([hospital, again]).runs == 2
+  with pytest.raises(ValueError, match='cut the same data into other clients'):
+    ledger.compose([hospital, doctor])
+  # Data of a program of which nothing else is known are what the clients hold.
+  fakes_of = [claim(fakes.make_dataset(seed)) for seed in (0, 0, 1)]
+  assert fakes_of[0].partition == fakes_of[1].partition != fakes_of[2].partition
 
 
 @pytest.mark.slow
