@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _PACKAGES = (
-  'tensorflow', 'tensorflow-federated', 'tensorflow-privacy', 'dp-accounting', 'numpy', 'jax',
+  'tensorflow', 'tensorflow-federated', 'tensorflow-privacy', 'dp-accounting', 'numpy', 'scipy',
+  'jax',
 )  # fmt: skip
 
 
