@@ -69,6 +69,7 @@ def test_cifar_pickles_are_read_only_after_their_checksum(tmp_path, monkeypatch)
     archive.add(payload, 'cifar-10-batches-py/data_batch_1')
     archive.add(payload, 'cifar-10-batches-py/test_batch')
   monkeypatch.chdir(tmp_path)
+  monkeypatch.delenv('PFL_DATA_DIR', raising=False)  # where a developer may have the real ones
   names = [n for n in datasets.registry.DATASETS if 'cifar' in n]
   assert names
   for name in names:
