@@ -169,3 +169,36 @@ def test_an_element_of_a_mask_beside_a_fixed_size(native, settings, is_noted, mo
   assert explanation.is_compiled, explanation
   pairs = zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True)
   assert all(np.allclose(ours, theirs, rtol=1e-6) for theirs, ours in pairs) == is_noted
+
+
+@pytest.mark.parametrize(
+  'product',
+  [
+    lambda x, w: x @ w,
+    lambda x, w: tf.einsum('abc,cd->abd', x, w),
+    lambda x, w: tf.einsum('abc->acb', x),
+    lambda x, w: tf.tensordot(x, w, 1),
+  ],
+  ids=['matmul', 'einsum', 'transposed', 'tensordot'],
+)
+def test_products_of_batches_that_vary_in_rows_and_lengths(native, product):
+  """Padded texts: XLA's own product takes lengths for those of a batch of the most rows."""
+  table = np.random.default_rng(9).normal(size=(6, 3)).astype(np.float32)
+  weights = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)
+
+  def texts(*shapes):
+    rows = [[(i + j) % 5 + 1 for j in range(length)] for n, length in shapes for i in range(n)]
+    batches = tf.data.Dataset.from_tensor_slices(tf.ragged.constant(rows, tf.int64))
+    return batches.batch(max(n for n, _ in shapes)).map(lambda row: row.to_tensor())
+
+  def of_client(data):
+    def add(total, x):
+      found = product(tf.gather(table, x), weights)
+      return total + tf.stack([tf.reduce_sum(found), tf.cast(tf.size(found), tf.float32)])
+
+    return data.reduce(tf.zeros([2]), add)
+
+  type_ = tff.SequenceType(tff.TensorType(np.int64, [None, None]))
+  data = [texts((2, 2), (1, 3)), texts((4, 4), (2, 5))]
+  expected, found, _ = learning.both(native, of_client, type_, data)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -103,6 +103,9 @@ def _of_like_sizes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
   Raises:
     NotLowered: a value's sizes are lost.
   """
+  if node.op in _OF_MATRICES and any(map(_varies_twice, inputs)):
+    # XLA joins both axes and parts them again, by the largest batch's rows.
+    raise varying.refusal(node.op)
   if not any(id(i) in interp.session.cut and varying.is_varying(i) for i in inputs):
     return inputs
   if node.op == 'BroadcastTo':
@@ -135,6 +138,11 @@ def _of_like_sizes(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
     max((s[axis] or 1 for s in shapes if len(s) >= -axis), default=1) for axis in range(-rank, 0)
   ]
   return [_repeated(interp, node.op, i, sizes) for i in inputs]
+
+
+def _varies_twice(value: tf.Tensor) -> bool:
+  rank = value.shape.rank
+  return rank is None or sum(varying.varies(value, axis) for axis in range(rank)) > 1
 
 
 def _repeated(
