@@ -334,8 +334,8 @@ class FederatedDataset:
       statement: they say what is outside the guarantee.
     checksums: SHA-256 of the files (or the table) which were read, by name; of a file that is
       too large to be read twice its size. Data sets that share one are of the same people.
-    partition: what tells how a table's rows were cut into clients from other ways; empty where
-      settings say it.
+    partition: what tells how the same data may be cut into other clients from this way: a
+      table's from whose each row is, others by the settings that loaded them; empty if unknown.
     citation: where the data come from.
   """
 

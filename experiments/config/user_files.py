@@ -7,6 +7,7 @@ its line. Importing this module imports no TensorFlow; a user's file may.
 import hashlib
 import importlib.util
 import itertools
+import os
 import pathlib
 import sys
 import traceback
@@ -21,7 +22,6 @@ from processes.declaration import Method
 from settings import did_you_mean
 
 _PROJECT = pathlib.Path(processes.__file__).resolve().parents[1]
-_PACKAGES = {path.parent.name for path in _PROJECT.glob('*/__init__.py')}
 _MODULES: dict[pathlib.Path, types.ModuleType] = {}
 _METHODS: dict[pathlib.Path, Method] = {}
 
@@ -143,23 +143,23 @@ def imported(config: Any) -> dict[str, str]:
   if config.model is not None and config.model not in tff_models.registry.MODELS:
     own.append(check_form('model', config.model)[0])
   own += [check_form('metric', text)[0] for text in config.metric]
-  folders = {pathlib.Path(text).resolve().parent for text in own}
+  beside = tuple(f'{pathlib.Path(text).resolve().parent}{os.sep}' for text in own)
   found = {}
-  for name, module in list(sys.modules.items()):
-    file = getattr(module, '__file__', None)
-    path = pathlib.Path(file).resolve() if file else None
-    if path is None or path in _MODULES or 'site-packages' in path.parts:
-      continue
-    is_ours = path.is_relative_to(_PROJECT) and name.partition('.')[0] in _PACKAGES
-    if not is_ours and any(path.is_relative_to(folder) for folder in folders):
-      found[name] = digest(str(path))
-  if is_method(config.method):
-    declared = config.declaration.module
-    if declared.partition('.')[0] not in _PACKAGES and declared not in found:
-      spec = importlib.util.find_spec(declared)
-      if spec is not None and spec.origin and pathlib.Path(spec.origin) not in _MODULES:
-        found[declared] = digest(spec.origin)
+  for name, loaded in list(sys.modules.items()) if own else []:
+    file = getattr(loaded, '__file__', None) or ''
+    others = pathlib.Path(file) in _MODULES or f'{os.sep}site-packages{os.sep}' in file
+    if file.startswith(beside) and not others and not _is_ours(name):
+      found[name] = digest(file)
+  if is_method(config.method) and not _is_ours(module := config.declaration.module):
+    spec = importlib.util.find_spec(module)  # may lie elsewhere
+    if spec is not None and spec.origin and pathlib.Path(spec.origin) not in _MODULES:
+      found[module] = digest(spec.origin)
   return found
+
+
+def _is_ours(module: str) -> bool:
+  """Whether a module is the project's own, by its name."""
+  return (_PROJECT / module.partition('.')[0] / '__init__.py').exists()
 
 
 def place_of(error: BaseException) -> str:

@@ -82,11 +82,12 @@ class Keeper:
       ValueError: see `RunFolder.record_environment`; or what is there is damaged.
     """
     for run, folder in zip(self._runs, self._folders, strict=False):
-      sums = dict(run.dataset.checksums)
-      held = {'training examples': sums.pop(loading.AS_GIVEN, ''), 'model': run.model.contents}
-      known = {name: digest for name, digest in held.items() if digest}
-      contents = {**known, **user_files.imported(run.config)}
-      folder.record_environment(sums, {'runtime': machine}, contents=contents)
+      contents = user_files.imported(run.config)
+      if run.model.contents:
+        contents['model'] = run.model.contents
+      if not loading.is_of_settings(run.config, run.dataset):
+        contents['training examples'] = loading.digest_of(run.dataset)
+      folder.record_environment(run.dataset.checksums, {'runtime': machine}, contents=contents)
       privacy = folder.read_json('privacy.json') or {}
       self._rounds_run = max(self._rounds_run, privacy.get('rounds', 0))
     found = None

@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import functools
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,9 +27,6 @@ _SETTINGS = (
   'min_examples', 'validation_fraction',
 )  # fmt: skip
 
-AS_GIVEN = 'the training examples as given'
-"""Among the checksums, that of data that a program gives: of each client's own."""
-
 
 def load_dataset(
   config: ExperimentConfig, dataset: datasets.FederatedDataset | None = None
@@ -40,11 +38,12 @@ def load_dataset(
   Raises:
     ValueError, FileNotFoundError: see `datasets.load_dataset`.
   """
-  least, given = config.min_examples, dataset is not None
+  least = config.min_examples
   if dataset is None:
     dataset = datasets.load_dataset(
       config.dataset, seed=config.seed, data_dir=config.data_dir or None, **config.dataset_options
     )
+    dataset = dataclasses.replace(dataset, partition=_cut_by_settings(config, dataset))
     least = least or datasets.registry.find(config.dataset).min_examples
   elif not isinstance(dataset, datasets.FederatedDataset):
     raise ValueError(
@@ -55,14 +54,32 @@ def load_dataset(
     dataset = dataset.with_at_least(least)
   if config.validation_fraction and dataset.validation is None:
     dataset = validation.hold_out(dataset, config.validation_fraction, seed=config.seed)
-  if given and not isinstance(dataset.train, datasets.ClientStream):
-    # No settings say what these data are: a run is continued, and other runs are added to it, by
-    # what they are.
-    sums = {n: v for n, v in dataset.checksums.items() if n != AS_GIVEN}
-    dataset = dataclasses.replace(dataset, checksums=sums)
-    sums[AS_GIVEN] = _digest(dataset, 0, dataset.num_clients)
-    dataset = dataclasses.replace(dataset, checksums=sums)
   return dataset
+
+
+def is_of_settings(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> bool:
+  """Whether the configuration says what the data are, and not a program that gives them."""
+  return dataset.partition == _cut_by_settings(config, dataset)
+
+
+def cut_of(dataset: datasets.FederatedDataset) -> str:
+  """What tells how the data are cut into clients: of unknown origin, by what each one holds."""
+  return dataset.partition or digest_of(dataset)
+
+
+@functools.lru_cache(maxsize=4)
+def digest_of(dataset: datasets.FederatedDataset) -> str:
+  """SHA-256 of every client's training data, as far as they are in memory."""
+  return _digest(dataset, 0, dataset.num_clients)
+
+
+def _cut_by_settings(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
+  """What decides which client holds what: on some data the seed does, in a table a column."""
+  options = config.dataset_options
+  if datasets.registry.is_table(config.dataset):
+    who = [options.get(name) for name in ('silo_column', 'client_column')]
+    return json.dumps([dataset.name, who])
+  return json.dumps([dataset.name, options, config.seed], sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,11 +203,10 @@ def _of_rows(source: datasets.ClientSource, first: int, rows: np.ndarray) -> Any
 def _digest(dataset: datasets.FederatedDataset, first: int, last: int) -> str:
   """SHA-256 of some clients' training data; of what is loaded by cohort, of the files read."""
   train, digest = dataset.train, hashlib.sha256()
-  assert not isinstance(train, datasets.ClientStream)  # which is sent
   said = [
     tuple(dataset.client_ids[first:last]),
     sorted(dataset.checksums.items()),
-    train.max_examples,
+    None if isinstance(train, datasets.ClientStream) else train.max_examples,
   ]
   digest.update(repr(said).encode())
   arrays = [train.num_examples]

@@ -97,7 +97,7 @@ def claim_of(
   return ledger.Claim(
     run=run,
     data=data_of(dataset),
-    partition=_partition(config, dataset),
+    partition=loading.cut_of(dataset),
     unit=plan.unit,
     relation=plan.adjacencies[0].value,
     delta=delta,
@@ -112,8 +112,7 @@ def claim_of(
 
 def data_of(dataset: datasets.FederatedDataset) -> tuple[str, ...]:
   """What tells data from others: checksums of what was read; its name where there are none."""
-  read = {n: v for n, v in dataset.checksums.items() if n != loading.AS_GIVEN}
-  return tuple(sorted(read.values())) or (dataset.name,)
+  return tuple(sorted(dataset.checksums.values())) or (dataset.name,)
 
 
 def _opted_out(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
@@ -121,7 +120,7 @@ def _opted_out(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> 
   groups = plans.setup_of(config, dataset).groups()
   members = {name: np.flatnonzero(of).tolist() for name, of in groups.items()}
   own = members or config.fingerprint  # of a method that does not tell
-  text = json.dumps([_partition(config, dataset), own], sort_keys=True)
+  text = json.dumps([loading.cut_of(dataset), own], sort_keys=True)
   return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -133,22 +132,6 @@ def with_ledger(privacy: dict[str, Any], together: ledger.Composition | None) ->
   records = {'ledger': {**dataclasses.asdict(together), 'text': text}}
   statement = '\n'.join([privacy['statement'], *wording.entries(records)])
   return {**privacy, **records, 'statement': statement}
-
-
-def _partition(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
-  """What decides which client holds what: on some data the seed does, in a table a column.
-
-  Of data that a program gives it is what the clients hold.
-  """
-  if dataset.partition:
-    return json.dumps([dataset.name, dataset.partition])
-  if loading.AS_GIVEN in dataset.checksums:
-    return json.dumps([dataset.name, dataset.checksums[loading.AS_GIVEN]])
-  options = config.dataset_options
-  if datasets.registry.is_table(config.dataset):
-    who = [options.get(name) for name in ('silo_column', 'client_column')]
-    return json.dumps([dataset.name, who])
-  return json.dumps([dataset.name, options, config.seed], sort_keys=True)
 
 
 def _is_running(folder: str) -> bool:

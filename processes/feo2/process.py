@@ -26,8 +26,9 @@ Where the noise needs it, this differs from the letter of the paper:
   has the standard deviation sigma_b / (q N), which belongs to z as Andrew et al. (2021,
   theorem 1) split it. (The paper writes the variance z_b^2 / N.) With r = 0 only the
   opted-out clients report, and the mean is over their share of q N. The noised mean is kept
-  in [0, 1], as TF-Privacy has it: a round changes S by exp(eta_b kappa) at most, whatever the
-  noise, and what is computed from a release costs no privacy.
+  in [0, 1], as TF-Privacy has it: whatever the noise, a round changes S by a factor from
+  exp(-eta_b (1 - kappa)) to exp(eta_b kappa). What is computed from a release costs no
+  privacy.
 
 How much r damps the noise depends on N_np: in a round without opted-out clients the weights
 cancel r, and the update has DP-FedAvg's full noise. With few opted-out clients a round that

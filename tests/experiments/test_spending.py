@@ -253,6 +253,14 @@ def test_a_table_that_a_program_cuts_otherwise_has_other_clients():
   assert ledger.compose([hospital, again]).runs == 2
   with pytest.raises(ValueError, match='cut the same data into other clients'):
     ledger.compose([hospital, doctor])
+  # What settings say of data is said by those that loaded them, whatever a run's own are.
+  config = ExperimentConfig(dataset='digits', seed=3)
+  loaded = loading.load_dataset(config)
+  assert loading.load_dataset(config, loaded) is loaded  # a run's data go through the door twice
+  assert loading.is_of_settings(config, loaded)
+  other = dataclasses.replace(config, seed=4)
+  assert not loading.is_of_settings(other, loaded)
+  assert loading.cut_of(loaded) != loading.cut_of(loading.load_dataset(other))
   # Data of a program of which nothing else is known are what the clients hold.
   fakes_of = [claim(fakes.make_dataset(seed)) for seed in (0, 0, 1)]
   assert fakes_of[0].partition == fakes_of[1].partition != fakes_of[2].partition

@@ -178,11 +178,14 @@ def test_an_element_of_a_mask_beside_a_fixed_size(native, settings, is_noted, mo
     lambda x, w: tf.einsum('abc,cd->abd', x, w),
     lambda x, w: tf.einsum('abc->acb', x),
     lambda x, w: tf.tensordot(x, w, 1),
+    lambda x, w: tf.reduce_sum(tf.reshape(x, [tf.shape(x)[0], 3, -1]), [0, 2]),
+    lambda x, w: tf.reduce_sum(tf.reshape(x, [3, tf.shape(x)[0], tf.shape(x)[1]]), [1, 2]),
+    lambda x, w: tf.reshape(x, [tf.shape(x)[0], -1, 1, 3]),
   ],
-  ids=['matmul', 'einsum', 'transposed', 'tensordot'],
+  ids=['matmul', 'einsum', 'transposed', 'tensordot', 'moved behind', 'moved before', 'in order'],
 )
-def test_products_of_batches_that_vary_in_rows_and_lengths(native, product):
-  """Padded texts: XLA's own product takes lengths for those of a batch of the most rows."""
+def test_batches_that_vary_in_rows_and_lengths(native, product):
+  """Padded texts: XLA's own products and reshapes take their lengths for others."""
   table = np.random.default_rng(9).normal(size=(6, 3)).astype(np.float32)
   weights = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)
 
@@ -199,6 +202,6 @@ def test_products_of_batches_that_vary_in_rows_and_lengths(native, product):
     return data.reduce(tf.zeros([2]), add)
 
   type_ = tff.SequenceType(tff.TensorType(np.int64, [None, None]))
-  data = [texts((2, 2), (1, 3)), texts((4, 4), (2, 5))]
+  data = [texts((2, 2), (1, 3)), texts((4, 2), (3, 3))]
   expected, found, _ = learning.both(native, of_client, type_, data)
   np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -15,8 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.framework import tensor_util
 
-from runtime.xla.lowering import interpreter
+from runtime.xla.lowering import interpreter, varying
 
 _Sizes = Sequence[int | None]
 
@@ -58,6 +59,20 @@ def in_order(value: tf.Tensor, target: _Sizes | None) -> tf.Tensor:
   found = tf.gather(rows, tf.minimum(_moved(wanted, there, whole), tf.shape(rows)[0] - 1))
   found = tf.reshape(found, [-1 if size is None else size for size in (*goal, *sizes[axes:])])
   return interpreter.set_dynamic_size(found, goal.index(None), number)
+
+
+def check_order(value: tf.Tensor, shape: tf.Tensor) -> None:
+  """Refuses to move a known size past one of several axes that vary, which XLA does wrongly.
+
+  Raises:
+    NotLowered: so.
+  """
+  sizes, target = value.shape, tensor_util.constant_value_as_shape(shape)
+  if sizes.rank is None or target.rank is None:
+    return
+  one, other = sizes.as_list(), target.as_list()
+  if one.count(None) == other.count(None) > 1 and _known(one) != _known(other):
+    raise varying.refusal('Reshape')
 
 
 def of_largest_size(value: tf.Tensor, axis: int) -> tf.Tensor:
@@ -117,6 +132,12 @@ def _moves_what_varies(sizes: _Sizes, target: _Sizes | None) -> bool:
 def _before_what_varies(sizes: _Sizes) -> int | None:
   """The product of the sizes before the first that is not known; None if all are."""
   return _product(sizes[: sizes.index(None)]) if None in sizes else None
+
+
+def _known(sizes: _Sizes) -> list[int]:
+  """The products of the known sizes before each axis that varies."""
+  ends = [axis for axis, size in enumerate(sizes) if size is None]
+  return [_product(sizes[: end + 1]) for end in ends]
 
 
 def _product(sizes: _Sizes) -> int:

@@ -135,6 +135,7 @@ def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if sizes is not None and sizes.count(None) == 1 and -1 not in sizes:
     shape = tf.constant([-1 if size is None else size for size in sizes], shape.dtype)
   if interp.session.bounds and not interp.session.assume_full:
+    reshapes.check_order(value, shape)
     value = reshapes.in_order(value, sizes)
   if interp.session.bounds and shape.dtype == tf.int64:  # XLA takes no such sizes that vary
     result = tf.reshape(value, tf.cast(shape, tf.int32))
