@@ -60,14 +60,11 @@ class Cut:
 
   @property
   def is_worthwhile(self) -> bool:
-    """Whether something is compiled, and its random numbers may differ from the host's.
+    """Whether something is compiled.
 
     There may be no work for the host: a string that is only passed on goes past all pieces.
-    Compiled and on the host one seed may give different numbers; what is drawn twice from it (a
-    rotation and its inverse) has to be drawn in one way.
     """
-    drawing = {p.on_host for p in self.pieces for step in p.steps if step.draws_from_seeds}
-    return not all(piece.on_host for piece in self.pieces) and len(drawing) < 2
+    return not all(piece.on_host for piece in self.pieces)
 
 
 def cut(prog: program.Program, refused: Mapping[str, str]) -> Cut:

@@ -13,6 +13,9 @@ Source: Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3
 (SC 2011); constants as in TensorFlow's `philox_random.h`.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
@@ -25,6 +28,7 @@ _ROUNDS_A_TURN = 2
 _LONG = 256  # blocks of four words, from which a draw's rounds are a loop on a CPU
 
 OPS = ('StatelessRandomUniformFullIntV2',)
+SEEDED = ('StatelessRandomGetKeyCounter', 'StatelessRandomUniformFullInt')
 
 _State = list[tf.Tensor]  # a counter's four words, or a key's two, for each lane and block
 
@@ -71,22 +75,24 @@ def _rounds_in_a_loop(counter: _State, key: _State) -> _State:
   return counter
 
 
-def key_and_counter(seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-  """What `StatelessRandomGetKeyCounter` gives, for integer seeds [lanes, 2].
+def of_seed(seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+  """What TensorFlow's `StatelessRandomGetKeyCounter` gives.
+
+  XLA's own takes the lower words of a seed only, and of a negative one another upper word.
+
+  Args:
+    seed: [2], integers.
 
   Returns:
-    Keys [lanes, 1] and counters [lanes, 2], uint64.
+    Philox's key [1] and first counter [2], uint64.
   """
-  if seeds.dtype == tf.int32:
-    seeds = tf.cast(seeds, tf.int64)  # Sign-extended, as TensorFlow does.
-  words = [_split(tf.cast(seeds[:, i], tf.uint64)) for i in range(2)]
-  key = [tf.fill(tf.shape(seeds)[:1], tf.constant(k, tf.uint32)) for k in _SCRAMBLE_KEY]
-  mixed, _ = _rounds([*words[0], *words[1]], key)
-  high = join(mixed[2], mixed[3])
-  return (
-    join(mixed[0], mixed[1])[:, tf.newaxis],
-    tf.stack([tf.zeros_like(high), high], axis=1),
-  )
+  if seed.dtype == tf.int32:
+    seed = tf.cast(seed, tf.int64)  # Sign-extended, as TensorFlow does.
+  low, high = (_split(tf.cast(word, tf.uint64)) for word in tf.unstack(seed, 2))
+  key = [tf.constant(word, tf.uint32) for word in _SCRAMBLE_KEY]
+  mixed, _ = _rounds([*low, *high], key)
+  counter = [tf.constant(0, tf.uint64), join(mixed[2], mixed[3])]
+  return join(mixed[0], mixed[1])[tf.newaxis], tf.stack(counter)
 
 
 def bits(keys: tf.Tensor, counters: tf.Tensor, size: int, dtype: tf.DType) -> tf.Tensor:
@@ -137,6 +143,25 @@ def _blocks(
   else:
     state, _ = _rounds(state, [tf.broadcast_to(k, tf.shape(low)) for k in key])
   return tf.stack(state, axis=2)
+
+
+def seeded(op: str, inputs: Sequence[tf.Tensor], dtype: Any) -> list[tf.Tensor]:
+  """What TensorFlow's op gives, see `of_seed`.
+
+  Args:
+    op: one of `SEEDED`.
+    inputs: its own; the seed is the last.
+    dtype: the type of what it draws, if it draws.
+  """
+  *shape, seed = inputs
+  key, counter = of_seed(seed)
+  if not shape:
+    return [key, counter]
+  return [
+    tf.raw_ops.StatelessRandomUniformFullIntV2(
+      shape=shape[0], key=key, counter=counter, alg=_PHILOX, dtype=dtype
+    )
+  ]
 
 
 def _is_long(blocks: int) -> bool:

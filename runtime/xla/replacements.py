@@ -59,6 +59,12 @@ def _random(operation: tf.Operation) -> list[tf.Tensor] | None:
   return _alone(philox.taken(operation))
 
 
+def _seeded(operation: tf.Operation) -> list[tf.Tensor]:
+  has_dtype = 'dtype' in operation.node_def.attr
+  dtype = operation.get_attr('dtype') if has_dtype else None
+  return philox.seeded(operation.type, list(operation.inputs), dtype)
+
+
 def _of_rows(operation: tf.Operation) -> list[tf.Tensor] | None:
   keep_dims = operation.type in ('Max', 'Min') and operation.get_attr('keep_dims')
   return row_maxima.taken(operation.type, list(operation.inputs), keep_dims=keep_dims)
@@ -81,6 +87,7 @@ _TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(places.OPS, _place),
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(philox.OPS, _random),
+  **dict.fromkeys(philox.SEEDED, _seeded),
   **dict.fromkeys(row_maxima.OPS, _of_rows),
   **dict.fromkeys(shifts.OPS, _shift),
   **dict.fromkeys(solutions.OPS, _solution),

@@ -45,7 +45,6 @@ class Step:
     kind: where its value lives.
     inputs: what it is computed from.
     obstacles: why it cannot be compiled; none if it can.
-    draws_from_seeds: whether it has random numbers that are a function of a seed.
     build: gives its nodes, as (name, block, kind), from a function that makes a leaf a block.
   """
 
@@ -54,7 +53,6 @@ class Step:
   kind: program.Kind
   inputs: tuple[Leaf, ...]
   obstacles: tuple[obstacles.Obstacle, ...]
-  draws_from_seeds: bool
   build: Callable[[Callable[[Leaf], Any]], list[tuple[str, Any, program.Kind]]]
 
 
@@ -182,7 +180,6 @@ class Evaluation:
       kind=kind,
       inputs=tuple(a for a in arguments if isinstance(a, Leaf)),
       obstacles=tuple(dict.fromkeys(found)),
-      draws_from_seeds=graph.draws_from_seeds(indices),
       build=build,
     )
     for position, index in enumerate(indices):
@@ -226,7 +223,6 @@ class Evaluation:
       arguments = [node.argument(i) for i in range(count)] if is_struct else [node.block.argument]
     values: list[Any] = []  # (type, leaves) of a value, or a function's block
     inputs: list[Leaf] = []
-    draws = False
     result_type = trees.member(intrinsic.type_signature.result)
     problems = [*obstacles.of_type(result_type)]
     for block in arguments:
@@ -236,9 +232,6 @@ class Evaluation:
           raise subgraphs.NotCutError(f'a function that uses other values, in {node.intrinsic}')
         values.append(block)
         problems += _obstacles_inside(block, self._refused)
-        draws = draws or any(
-          g.draws_from_seeds(range(len(g.results))) for g in _graphs(block, self._refused)
-        )
         continue
       leaves = self._evaluate(block, env, _kind_of(type_))
       values.append((type_, leaves))
@@ -271,7 +264,6 @@ class Evaluation:
       kind=node.kind,
       inputs=tuple(inputs),
       obstacles=tuple(dict.fromkeys(problems)),
-      draws_from_seeds=draws,
       build=build,
     )
     return _leaves_of(name, result_type, (), at_clients)

@@ -92,15 +92,6 @@ class Graph:
       for op in (self._nodes[name].op, *self._ops_called(self._nodes[name]))
     )
 
-  def draws_from_seeds(self, indices: Sequence[int]) -> bool:
-    """Whether some results depend on random numbers that are a function of a seed."""
-    ops = {
-      op
-      for name in self._ancestors(indices)
-      for op in (self._nodes[name].op, *self._ops_called(self._nodes[name]))
-    }
-    return any(op.startswith('StatelessRandom') for op in ops)
-
   def restricted(
     self, indices: Sequence[int], is_compiled: bool
   ) -> tuple[list[int], bb.CompiledComputation]:

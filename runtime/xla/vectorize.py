@@ -202,11 +202,6 @@ def _select(chosen: tf.Tensor, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
   return tf.raw_ops.Select(condition=tf.reshape(chosen, [-1]), x=a, y=b)
 
 
-def _convert_key_counter(pfor_input):
-  keys, counters = philox.key_and_counter(pfor_input.stacked_input(0))
-  return [pfor_lib.wrap(keys, True), pfor_lib.wrap(counters, True)]
-
-
 def _convert_full_int(pfor_input):
   """Draws uniform bits from every lane's own Philox key."""
   shape = tensor_util.constant_value(pfor_input.unstacked_input(0))
@@ -346,7 +341,6 @@ _CONVERTERS = {
   'StatefulPartitionedCall': _convert_call,
   'StatelessCase': _convert_if,
   'StatelessIf': _convert_if,
-  'StatelessRandomGetKeyCounter': _convert_key_counter,
   'StatelessRandomUniformFullIntV2': _convert_full_int,
   'StatelessWhile': _convert_while,
   'TopKV2': _convert_top_k,

@@ -76,24 +76,35 @@ def test_every_turn_of_a_loop_draws_anew():
 
 
 @pytest.mark.parametrize('block', [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_stateless_numbers_are_tensorflows(block):
+@pytest.mark.parametrize('dtype', [np.int32, np.int64])
+def test_stateless_numbers_are_tensorflows(block, dtype):
+  """Of seeds below zero, and of 64 bits, too: XLA's own ops take lower words without signs."""
+
   def draws(seed):
     return (
+      tf.random.experimental.stateless_fold_in(seed, tf.constant(3, dtype)),
+      tf.random.stateless_uniform([3], seed, None, None, tf.int32),
+      tf.raw_ops.StatelessRandomUniformFullInt(shape=[3], seed=seed, dtype=tf.int64),
+      tf.raw_ops.StatelessRandomUniform(shape=[3], seed=seed),
       tf.random.stateless_uniform([5], seed),
       tf.random.stateless_normal([2, 3], seed),
       tf.random.stateless_uniform([6], seed, -3, 1000, tf.int32),
       tf.random.stateless_uniform([3], seed, 5, 2**40, tf.int64),
     )
 
-  @tff.tensorflow.computation(tff.TensorType(np.int32, [2]))
+  type_ = tff.TensorType(dtype, [2])
+
+  @tff.tensorflow.computation(type_)
   def of_client(seed):
     return draws(seed)
 
-  @tff.federated_computation(tff.FederatedType(tff.TensorType(np.int32, [2]), tff.CLIENTS))
+  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
   def all_clients(seeds):
     return tff.federated_map(of_client, seeds)
 
-  seeds = [np.array([k, 3 - k], np.int32) for k in range(_CLIENTS)]
+  largest = 2**31 if dtype == np.int32 else 2**50
+  pairs = [(0, 3), (5, -6), (-7, largest - 1), (largest // 3, -largest)]
+  seeds = [np.array(pair, dtype) for pair in pairs]
   context = runtime.XlaContext(clients_per_block=block)
   with context:
     found = all_clients(seeds)
@@ -101,6 +112,22 @@ def test_stateless_numbers_are_tensorflows(block):
   for seed, ours in zip(seeds, found, strict=True):
     for a, b in zip(ours, draws(seed), strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_seeds_of_a_program_that_needs_no_interpretation():
+  """It is imported as it is, but for what XLA takes badly."""
+  type_ = tff.TensorType(np.int64, [2])
+  fold = tff.tensorflow.computation(
+    lambda seed: tf.random.experimental.stateless_fold_in(seed, tf.constant(3, tf.int64)), type_
+  )
+  seed = np.array([2**40 + 1, -5], np.int64)
+  context = runtime.XlaContext()
+  with context:
+    found = fold(seed)
+  how = context.lowering(fold)
+  assert how.is_possible and not how.is_needed
+  expected = tf.random.experimental.stateless_fold_in(seed, tf.constant(3, tf.int64))
+  np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ HANDLERS = broadcasts.around(
     **interpreter.HANDLERS,
     **conditions.HANDLERS,
     **counts.HANDLERS,
+    **random_ops.SEEDED,
     **shape_ops.HANDLERS,
     **_LOWERED,
   }

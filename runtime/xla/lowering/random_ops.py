@@ -196,8 +196,8 @@ def _stateless(make):
 
   def handler(interp, node, inputs):
     shape, seed, *others = inputs
-    found = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
-    return _with_bits(interp, node, shape, found.key, found.counter, make, others)
+    key, counter = philox.of_seed(seed)
+    return _with_bits(interp, node, shape, key, counter, make, others)
 
   return handler
 
@@ -259,12 +259,20 @@ def _tf_int(node, raw, low, high):
   return low + tf.bitcast(raw % width, dtype)
 
 
+def _seeded(interp, node, inputs):
+  del interp
+  dtype = node.attr['dtype'].type if 'dtype' in node.attr else None
+  return philox.seeded(node.op, inputs, dtype)
+
+
 def _on_the_host(interp, node, inputs):
   """An op which has a kernel of XLA's, with other numbers than TensorFlow's."""
   del interp, inputs
   raise NotLowered(f'the op {node.op}: XLA draws other numbers than TensorFlow')
 
 
+# Of their seeds XLA's ops take other words.
+SEEDED: dict[str, interpreter.Handler] = dict.fromkeys(philox.SEEDED, _seeded)
 HANDLERS: dict[str, interpreter.Handler] = dict(
   Multinomial=_multinomial,
   NonDeterministicInts=_any_ints,
