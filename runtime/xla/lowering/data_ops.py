@@ -47,8 +47,9 @@ def from_arrays(interp: _Interpreter, arrays, sizes, count) -> _Indexed:
   def get(index):
     element = [tf.gather(array, index) for array in arrays]
     if not interp.session.assume_full:
+      number = {id(of_axis): tf.gather(of_axis, index) for _, _, of_axis in dynamic}
       for component, axis, of_axis in dynamic:
-        size = tf.gather(of_axis, index)
+        size = number[id(of_axis)]
         element[component] = interpreter.set_dynamic_size(element[component], axis, size)
       if differ:
         interp.session.cut.update({id(leaf): leaf for leaf in element})

@@ -160,6 +160,7 @@ class ListFacts:
     element: what is the same in every element: ('constant', its value), ('tensor', one that no turn
       of the loops around changes) or ('sizes', those of a shape tensor that are known).
     length: how many elements it has.
+    filled: how many elements of its room it has, if that varies: the number, and its size.
     room: how many it has room for, if a loop fills it.
     element_shape: the shape of each, where TensorFlow knew it when one was put in: XLA lets none
       differ.
@@ -167,6 +168,7 @@ class ListFacts:
 
   element: tuple[str, Any] | None = None
   length: int | None = None
+  filled: tuple[tf.Tensor, Any] | None = None
   room: int | None = None
   element_shape: tf.TensorShape | None = None
 

@@ -18,7 +18,16 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import function_def_to_graph, op_def_registry, ops
 
 from runtime.xla import lanes
-from runtime.xla.lowering import data_sizes, datasets, folding, recurrence, scope, turns, varying
+from runtime.xla.lowering import (
+  data_sizes,
+  datasets,
+  folding,
+  known_sizes,
+  recurrence,
+  scope,
+  turns,
+  varying,
+)
 
 NotLowered = datasets.NotLowered
 Value = tf.Tensor | datasets.Held
@@ -67,7 +76,7 @@ class Interpreter:
     # What is known of tensor lists, by their ids.
     self._lists: dict[int, tuple[tf.Tensor, datasets.ListFacts]] = {}
     # Shapes as tensors, of which some sizes are known: by id, which the tensor keeps.
-    self.known_sizes: dict[int, tuple[tf.Tensor, list[int | None]]] = {}
+    self.known_sizes = known_sizes.Known()
     # Of varying sizes that XLA does not know, as it keeps none in tensor lists: by id.
     self.unsized: dict[int, tf.Tensor] = {}
     self._library = {f.signature.name: f for f in graph_def.library.function}
@@ -171,6 +180,7 @@ class Interpreter:
         if isinstance(data, datasets.Indexed) and data.again is not None:
           self.session.orders.setdefault(id(data), (data, self.session.depth))
       if self.session.bounds:
+        outputs = self.known_sizes.with_constants(node, inputs, outputs, self.session.cut)
         if varying.is_unsized(node.op, inputs, self.unsized):
           self.unsized.update({id(o): o for o in outputs if varying.is_varying(o)})
         self._note_cut(varying.handing_on(inputs, outputs, self.session.cut))
@@ -433,20 +443,30 @@ class Interpreter:
   def note(self, value: tf.Tensor, facts: datasets.ListFacts) -> None:
     """Adds to what is known of a tensor list.
 
-    Elements' shapes only where all sizes are known, and none varies in the session.
+    Elements' shapes only where all sizes are known, and none varies in the session but how many
+    elements there are.
     """
-    shape = facts.element_shape
-    if self.session.bounds or shape is None or not shape.is_fully_defined():
+    shape, is_filled = facts.element_shape, self.facts_of(value).filled or facts.filled
+    may_vary = self.session.bounds and not is_filled
+    if may_vary or shape is None or not shape.is_fully_defined():
       facts = dataclasses.replace(facts, element_shape=None)
     if facts.known():
       self._lists[id(value)] = value, dataclasses.replace(self.facts_of(value), **facts.known())
+
+  def most(self, number: tf.Tensor) -> int | None:
+    """The most that an integer can be that is a size which varies."""
+    size = self.known_sizes.single(number)
+    return None if size is None else size.most
 
   def sizes(self, shape: tf.Tensor) -> list[int | None] | None:
     """The sizes in a shape tensor, None for those that are not known; None for no shape."""
     known = tf.get_static_value(shape)
     if known is not None:
       return [int(k) for k in known]
-    return self.known_sizes.get(id(shape), (None, None))[1]
+    if not self.known_sizes.is_noted(shape):
+      return None
+    numbers = self.known_sizes.numbers(shape) or []
+    return [n if isinstance(n, int) and n >= 0 else None for n in numbers]
 
   def in_two_phases(
     self,
@@ -696,7 +716,7 @@ def _passed_on(interpreter: Interpreter, body: str) -> set[int]:
 
 
 def _most_turns(interpreter: Interpreter, cond: str, body: str, start: Sequence[Any]) -> int:
-  found = turns.most(interpreter.body, cond, body, start)
+  found = turns.most(interpreter.body, cond, body, start, interpreter.most)
   if found is None:
     raise NotLowered('the gradient of a loop whose number of turns is not known')
   return max(found, 1)  # XLA has no lists without room.

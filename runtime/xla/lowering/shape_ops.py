@@ -41,6 +41,11 @@ def _empty_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]
 
 def _reserved_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   length = tf.get_static_value(inputs[1])
+  size = None if length is not None else interp.known_sizes.single(inputs[1])
+  if size is not None:  # of an element for each row, as `tf.map_fn` has it
+    (result,) = interp.op(node, [inputs[0], size.room()])
+    interp.note(result, _ListFacts(filled=(inputs[1], size)))
+    return [result]
   if length is None:
     # The gradient of reading a list: as long as that one. XLA would refuse another length.
     if len(interp.list_lengths) != 1:
@@ -58,7 +63,10 @@ def _of_length(interp: _Interpreter, result: tf.Tensor, length: int) -> tf.Tenso
 
 
 def _length(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  known = interp.facts_of(inputs[0]).length
+  facts = interp.facts_of(inputs[0])
+  if facts.filled is not None:
+    return [facts.filled[0]]
+  known = facts.length
   return interp.op(node, inputs) if known is None else [tf.constant(known)]
 
 
@@ -67,7 +75,8 @@ def _set_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   facts, shape = interp.facts_of(inputs[0]), inputs[2].shape
   if not shape.is_fully_defined():
     shape = facts.element_shape
-  interp.note(result, _ListFacts(length=facts.length, element_shape=shape))
+  known = _ListFacts(length=facts.length, filled=facts.filled, element_shape=shape)
+  interp.note(result, known)
   return [result]
 
 
@@ -79,6 +88,15 @@ def _get_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 def _stack(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   (value,) = interp.op(node, inputs)
   facts = interp.facts_of(inputs[0])
+  if facts.filled is not None:
+    number, size = facts.filled
+    if facts.element_shape is not None:
+      _shaped(value, [None, *facts.element_shape])
+    if value.shape.rank is None or None in value.shape[1:]:
+      raise varying.refusal(node.op)
+    value = interpreter.set_dynamic_size(value, 0, tf.cast(number, tf.int32))
+    interp.known_sizes.note_rows(value, size)
+    return [value]
   shape = value.shape[1:] if facts.element_shape is None else facts.element_shape
   return [_shaped(value, None if shape.rank is None else [facts.length, *shape])]
 
@@ -95,18 +113,24 @@ def _push_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     raise NotLowered('the gradient of a condition in a loop that the gradient goes through')
   (result,) = interp.op(node, inputs)
   value = inputs[1]
-  constant, sizes = tf.get_static_value(value), interp.known_sizes.get(id(value))
+  constant = tf.get_static_value(value)
   element: Any = None
   if inputs[0].op.type == 'TensorListPushBack':
     pass  # Its elements are not all this one.
   elif constant is not None:
     element = ('constant', constant)
-  elif id(value) in interp.unchanged:
+  elif id(value) in interp.unchanged or _is_size_outside(interp, value):
     element = ('tensor', value)
-  elif sizes is not None:
-    element = ('sizes', sizes[1])
+  elif interp.known_sizes.is_noted(value):
+    element = ('sizes', interp.sizes(value))
   interp.note(result, _ListFacts(element=element, element_shape=value.shape))
   return [result]
+
+
+def _is_size_outside(interp: _Interpreter, value: tf.Tensor) -> bool:
+  """Whether a number is a size that varies, of a graph around this one: no turn changes it."""
+  is_outside = value.graph is not tf.compat.v1.get_default_graph()
+  return is_outside and interp.known_sizes.single(value) is not None
 
 
 def _pop_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
@@ -122,7 +146,7 @@ def _pop_back(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     # The list of a loop's weights is then used by nothing, and XLA makes none.
     value = element[1]
   elif element is not None:
-    interp.known_sizes[id(value)] = (value, element[1])
+    interp.known_sizes.note_numbers(value, element[1])
   return [rest, value]
 
 
@@ -131,17 +155,23 @@ def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   known = folding.constants(inputs)
   if known is not None:
     return [tf.constant(np.reshape(known[0], known[1]), value.dtype)]
+  shape, varied = interp.known_sizes.reshaped(value, shape)
   sizes = interp.sizes(shape)
   if sizes is not None and sizes.count(None) == 1 and -1 not in sizes:
     shape = tf.constant([-1 if size is None else size for size in sizes], shape.dtype)
   if interp.session.bounds and not interp.session.assume_full:
     reshapes.check_order(value, shape)
+    if interp.known_sizes.finds_another(value, shape):
+      raise varying.refusal(node.op)  # XLA finds the size as of the most rows.
     value = reshapes.in_order(value, sizes)
   if interp.session.bounds and shape.dtype == tf.int64:  # XLA takes no such sizes that vary
     result = tf.reshape(value, tf.cast(shape, tf.int32))
   else:
     (result,) = interp.op(node, [value, shape])
-  return [_of_one_axis(interp, value, result)]
+  result = _of_one_axis(interp, value, result)
+  if varied is not None:
+    interp.known_sizes.note_rows(result, varied)
+  return [result]
 
 
 def _of_one_axis(interp: _Interpreter, value: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
@@ -159,6 +189,10 @@ def _list_of_tensor(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[
   if inputs[0].shape.rank and inputs[0].shape[0] is not None:
     _of_length(interp, result, inputs[0].shape[0])
     interp.note(result, _ListFacts(element_shape=inputs[0].shape[1:]))
+  elif inputs[0].shape.rank and (size := interp.known_sizes.varied(inputs[0])) is not None:
+    number = tf.shape(inputs[0])[0]
+    interp.known_sizes.note_numbers(number, [size])
+    interp.note(result, _ListFacts(filled=(number, size), element_shape=inputs[0].shape[1:]))
   return [result]
 
 
@@ -166,13 +200,12 @@ def _shape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """A shape is a constant where it can be: XLA wants the lengths of tensor lists so."""
   outputs = interp.op(node, inputs)
   for value, shape in zip(inputs, outputs, strict=True):
-    if value.shape.rank is not None:
-      interp.known_sizes[id(shape)] = (shape, value.shape.as_list())
+    interp.known_sizes.note_shape(shape, value)
   return outputs
 
 
 def _strided_slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  _, sizes = interp.known_sizes.get(id(inputs[0]), (None, None))
+  sizes = interp.sizes(inputs[0]) if interp.known_sizes.is_noted(inputs[0]) else None
   begin = tf.get_static_value(inputs[1])
   if sizes is not None and begin is not None and node.attr['shrink_axis_mask'].i == 1:
     size = sizes[int(begin[0])]

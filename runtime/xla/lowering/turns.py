@@ -31,7 +31,11 @@ class _Function:
 
 
 def most(
-  functions: Callable[[str], tuple], cond: str, body: str, start: Sequence[Any]
+  functions: Callable[[str], tuple],
+  cond: str,
+  body: str,
+  start: Sequence[Any],
+  largest: Callable[[tf.Tensor], int | None],
 ) -> int | None:
   """The most turns of a loop that counts an integer, by the same step each time, up to a limit.
 
@@ -39,19 +43,22 @@ def most(
     functions: the name of a function -> (nodes, names of the arguments, names of the results, ...).
     cond, body: the names of the loop's functions.
     start: the loop's values before the first turn.
+    largest: gives the most that an integer can be that is not known; None if that is not known.
 
   Returns:
     The number; None if it is not known.
   """
   asking, turning = (_Function(*functions(name)[:3]) for name in (cond, body))
 
-  def known(function: _Function, name: str) -> int | None:
-    """An integer that no turn changes."""
+  def known(function: _Function, name: str, *, most_of: bool = False) -> int | None:
+    """An integer that no turn changes; or the most that it can be."""
     node, index = function.source(name), function.argument(name)
     if node.op == 'Const':
       value = tf.make_ndarray(node.attr['value'].tensor)
     elif index is not None and turning.argument(turning.results[index]) == index:
       value = tf.get_static_value(start[index])
+      if value is None and most_of:
+        return largest(start[index])
     else:
       return None
     return None if value is None or not np.issubdtype(value.dtype, np.integer) else int(value)
@@ -74,7 +81,7 @@ def most(
       return []
     first, limit, by = (
       tf.get_static_value(start[counter]),
-      known(asking, node.input[1]),
+      known(asking, node.input[1], most_of=_ASKED[node.op][0] > 0),
       known(turning, step.input[1]),
     )
     sign, is_inclusive = _ASKED[node.op]
