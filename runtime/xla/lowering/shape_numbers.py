@@ -10,8 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla.lowering import reshapes
-
 
 @dataclasses.dataclass(frozen=True)
 class Size:
@@ -35,12 +33,6 @@ class Size:
   def most(self) -> int | None:
     """The most that the size can be, where TensorFlow knows that."""
     return None if self.bound is None else self.times * self.bound
-
-  def room(self) -> tf.Tensor:
-    """The most that the size can be, int32 scalar, as a constant for XLA."""
-    if self.most is not None:
-      return tf.constant(self.most)
-    return self.times * tf.shape(reshapes.of_largest_size(self.of, self.axis))[self.axis]
 
 
 # The numbers of a vector, None for those of which nothing is known; None for anything else.

@@ -20,6 +20,7 @@ from runtime.xla.lowering import (
   recurrence,
   reshapes,
   row_ops,
+  shape_numbers,
   sized_ops,
   slices,
   varying,
@@ -43,7 +44,7 @@ def _reserved_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
   length = tf.get_static_value(inputs[1])
   size = None if length is not None else interp.known_sizes.single(inputs[1])
   if size is not None:  # of an element for each row, as `tf.map_fn` has it
-    (result,) = interp.op(node, [inputs[0], size.room()])
+    (result,) = interp.op(node, [inputs[0], _room(size)])
     interp.note(result, _ListFacts(filled=(inputs[1], size)))
     return [result]
   if length is None:
@@ -54,6 +55,14 @@ def _reserved_list(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
   return [
     _of_length(interp, interp.op(node, [inputs[0], tf.constant(int(length))])[0], int(length))
   ]
+
+
+def _room(size: shape_numbers.Size) -> tf.Tensor:
+  """The most that a size can be, int32 scalar, as a constant for XLA."""
+  if size.most is not None:
+    return tf.constant(size.most)
+  whole = reshapes.of_largest_size(size.of, size.axis)
+  return size.times * tf.shape(whole)[size.axis]
 
 
 def _of_length(interp: _Interpreter, result: tf.Tensor, length: int) -> tf.Tensor:
