@@ -13,6 +13,7 @@ from runtime.xla import (
   masks,
   philox,
   places,
+  principal_values,
   products,
   row_maxima,
   shifts,
@@ -41,6 +42,10 @@ def _cast(operation: tf.Operation) -> list[tf.Tensor] | None:
 def _place(operation: tf.Operation) -> list[tf.Tensor] | None:
   boundaries = operation.get_attr('boundaries') if operation.type == 'Bucketize' else ()
   return [places.taken(list(operation.inputs), boundaries)]
+
+
+def _principal(operation: tf.Operation) -> list[tf.Tensor] | None:
+  return _alone(principal_values.taken(operation.inputs[0]))
 
 
 def _quotient(operation: tf.Operation) -> list[tf.Tensor] | None:
@@ -85,6 +90,7 @@ _TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(masks.OPS, _cast),
   **dict.fromkeys(places.OPS, _place),
+  **dict.fromkeys(principal_values.OPS, _principal),
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(philox.OPS, _random),
   **dict.fromkeys(philox.SEEDED, _seeded),

@@ -293,7 +293,16 @@ def test_an_array_that_is_read_where_each_client_says():
 
 def _places(x):
   buckets = tf.raw_ops.Bucketize(input=x, boundaries=[0.5, 1.0, 2.0])
-  return [*(tf.math.in_top_k([1] * 4, x, k) for k in (1, 3)), buckets]
+  of_targets = [tf.math.in_top_k([1] * 4, x, k) for k in (1, 3)]
+  of_no_class = [tf.math.in_top_k([4, 2, -5, -1], x, k) for k in (1, 2, 5)]
+  return [*of_targets, *of_no_class, buckets]
+
+
+def _of_complex(x):
+  """To four digits: rounding errors are others."""
+  number = tf.complex(tf.where(tf.math.is_finite(x), x, -0.3), tf.constant([2.0, -1e-3, 3.0, 1e-9]))
+  values = [tf.acosh(z) for z in (number, -number)]
+  return [tf.round(1e4 * part(z)) for z in values for part in (tf.math.real, tf.math.imag)]
 
 
 def _masked(x):
@@ -301,9 +310,12 @@ def _masked(x):
 
 
 @pytest.mark.parametrize('draws', [False, True], ids=['as it is', 'lowered'])
-@pytest.mark.parametrize('function', [_places, _masked])
+@pytest.mark.parametrize('function', [_places, _masked, _of_complex])
 def test_what_is_not_finite_among_others(function, draws):
-  """Its place, and a mask of it: a number and not a selection, 0 times NaN or infinity is NaN."""
+  """Its place, and a mask of it: a number and not a selection, 0 times NaN or infinity is NaN.
+
+  And the sides of complex numbers.
+  """
   rows = np.array([[np.nan, 1, 2, 3], [0, 1, np.inf, 3], [0, 1, 2, 3], [3, 1, -2, 0]], np.float32)
 
   @tff.tensorflow.computation(tff.TensorType(np.float32, rows.shape))

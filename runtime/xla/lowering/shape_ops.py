@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from runtime.xla import activations, long_sums, masks, places, products, row_maxima, shifts
+from runtime.xla import (
+  activations,
+  long_sums,
+  masks,
+  places,
+  principal_values,
+  products,
+  row_maxima,
+  shifts,
+)
 from runtime.xla.lowering import (
   broadcasts,
   datasets,
@@ -280,6 +289,11 @@ def _place(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return [places.taken(inputs, node.attr['boundaries'].list.f if len(inputs) == 1 else ())]
 
 
+def _principal(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  taken = principal_values.taken(inputs[0])
+  return interp.op(node, inputs) if taken is None else [taken]
+
+
 def _shift(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   taken = shifts.taken(node.op, inputs)
   return interp.op(node, inputs) if taken is None else [taken]
@@ -316,6 +330,7 @@ HANDLERS: dict[str, interpreter.Handler] = dict(
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(masks.OPS, _cast),
   **dict.fromkeys(places.OPS, _place),
+  **dict.fromkeys(principal_values.OPS, _principal),
   **dict.fromkeys(products.OPS, _product),
   **dict.fromkeys(row_maxima.OPS, _of_rows),
   **dict.fromkeys(shifts.OPS, _shift),
