@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from runtime import interface
 from runtime.xla import (
   activations,
   exact_division,
@@ -18,6 +19,11 @@ from runtime.xla import (
   row_maxima,
   shifts,
   solutions,
+)
+
+# XLA drops what is written behind a list's end.
+LONGER = (
+  'the op TensorListSetItem, which may make a list longer (a `tf.TensorArray` of dynamic size)'
 )
 
 
@@ -42,6 +48,11 @@ def _cast(operation: tf.Operation) -> list[tf.Tensor] | None:
 def _place(operation: tf.Operation) -> list[tf.Tensor] | None:
   boundaries = operation.get_attr('boundaries') if operation.type == 'Bucketize' else ()
   return [places.taken(list(operation.inputs), boundaries)]
+
+
+def _write(operation: tf.Operation) -> None:
+  if operation.get_attr('resize_if_index_out_of_bounds'):
+    raise interface.UnsupportedComputationError(LONGER)
 
 
 def _principal(operation: tf.Operation) -> list[tf.Tensor] | None:
@@ -89,6 +100,7 @@ _TAKEN: dict[str, Callable[[tf.Operation], list[tf.Tensor] | None]] = {
   **dict.fromkeys(large_fills.OPS, _fill),
   **dict.fromkeys(long_sums.OPS, _sum),
   **dict.fromkeys(masks.OPS, _cast),
+  'TensorListSetItem': _write,
   **dict.fromkeys(places.OPS, _place),
   **dict.fromkeys(principal_values.OPS, _principal),
   **dict.fromkeys(products.OPS, _product),

@@ -232,6 +232,14 @@ def _one_row_in_many(x, y):
   return tf.reduce_sum(pieces * _places(pieces)) / math.factorial(BATCH) ** 2
 
 
+def _one_more_than_rows(x, y):
+  """A list that gets longer than the batch."""
+  del y
+  array = tf.TensorArray(tf.float32, _rows(x), dynamic_size=True, element_shape=[FEATURES])
+  rows = array.unstack(x).write(_rows(x), x[0]).stack()
+  return tf.reduce_sum(rows * _places(rows))
+
+
 def _scanned(x, y):
   del y
   rows = tf.scan(lambda total, row: total + row, x, initializer=tf.zeros([FEATURES]))
@@ -282,6 +290,7 @@ OTHERS = dict(
   map_of_more=_map_of_more,
   map_of_some=_map_of_some,
   of_all=_of_all,
+  one_more_than_rows=_one_more_than_rows,
   one_row_in_many=_one_row_in_many,
   products_of_rows=_products_of_rows,
   reshaped_without=_reshaped_without,

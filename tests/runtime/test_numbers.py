@@ -291,6 +291,25 @@ def test_an_array_that_is_read_where_each_client_says():
     assert list(found) == [2.0, 0.0]
 
 
+@pytest.mark.parametrize('draws', [False, True], ids=['as it is', 'lowered'])
+def test_an_array_that_grows(draws):
+  """XLA would drop what is written behind its end."""
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, (3,)))
+  def grow(values):
+    array = tf.TensorArray(tf.float32, 3, dynamic_size=True, element_shape=[]).unstack(values)
+    array = array.write(3, values[0] + (tf.random.uniform([]) if draws else 0.5))
+    return tf.floor(tf.reduce_sum(array.stack()))
+
+  of_clients = on_each_client(grow)
+  for block in (1, 2):
+    context = runtime.XlaContext(clients_per_block=block)
+    with context:
+      found = of_clients([np.array([1, 2, 3], np.float32)] * 2)
+    assert list(found) == [7.0, 7.0]
+    assert 'TensorListSetItem' in str(context.explain(of_clients))
+
+
 def _places(x):
   buckets = tf.raw_ops.Bucketize(input=x, boundaries=[0.5, 1.0, 2.0])
   of_targets = [tf.math.in_top_k([1] * 4, x, k) for k in (1, 3)]

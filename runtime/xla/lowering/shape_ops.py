@@ -18,6 +18,7 @@ from runtime.xla import (
   places,
   principal_values,
   products,
+  replacements,
   row_maxima,
   shifts,
 )
@@ -89,6 +90,8 @@ def _length(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _set_item(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  if node.attr['resize_if_index_out_of_bounds'].b:
+    raise NotLowered(replacements.LONGER)
   (result,) = interp.op(node, inputs)
   facts, shape = interp.facts_of(inputs[0]), inputs[2].shape
   if not shape.is_fully_defined():
