@@ -214,6 +214,17 @@ def _gradient_of_map_of_some(x, y):
   return tf.reduce_sum(tape.gradient(total, x) * _places(x), 0)
 
 
+def _convolved_along_rows(x, y):
+  """An axis behind the first that varies, of which a convolution makes a longer one."""
+  del y
+  filters = tf.constant(np.linspace(-1, 1, 3 * FEATURES).reshape([3, 1, FEATURES]).astype('f4'))
+  longer = tf.nn.conv1d(
+    tf.pad(x[tf.newaxis], [[0, 0], [3, 3], [0, 0]])[..., :1], filters, 1, 'SAME'
+  )
+  rows = tf.map_fn(lambda row: row * 2.0, longer[0])
+  return tf.reduce_sum(rows * _places(rows))
+
+
 def _products_of_rows(x, y):
   """As many numbers as rows times rows."""
   del y
@@ -283,6 +294,7 @@ OTHERS = dict(
   as_written=_as_written,
   beside_a_single_row=_beside_a_single_row,
   by_another_number=_by_another_number,
+  convolved_along_rows=_convolved_along_rows,
   every_other=_every_other,
   folded=_folded,
   gradient_of_map_of_some=_gradient_of_map_of_some,

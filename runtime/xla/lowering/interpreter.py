@@ -75,7 +75,6 @@ class Interpreter:
     self.unchanged: dict[int, tf.Tensor] = {}
     # What is known of tensor lists, by their ids.
     self._lists: dict[int, tuple[tf.Tensor, datasets.ListFacts]] = {}
-    # Shapes as tensors, of which some sizes are known: by id, which the tensor keeps.
     self.known_sizes = known_sizes.Known()
     # Of varying sizes that XLA does not know, as it keeps none in tensor lists: by id.
     self.unsized: dict[int, tf.Tensor] = {}

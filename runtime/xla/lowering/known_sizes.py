@@ -45,6 +45,17 @@ _CHANGING = frozenset(
     'Where',
   ]
 )
+# They keep rows, and may give another size to an axis behind them.
+_OF_ROWS = (
+  'AvgPool',
+  'Conv',
+  'Depthwise',
+  'ExtractImagePatches',
+  'IRFFT',
+  'MaxPool',
+  'RFFT',
+  'Resize',
+)
 _KEEPING = (varying.KNOWN | varying.ROW_AXES.keys()) - _CHANGING
 
 
@@ -118,6 +129,8 @@ class Known:
   def _of_results(self, node, inputs) -> shape_numbers.Size | None:
     """The size of the axis that varies in an op's results, where its inputs have it."""
     varied = [i for i in inputs if varying.is_varying(i)]
+    if node.op.startswith(_OF_ROWS) and any(_axis(i) != 0 for i in varied):
+      return None
     if node.op in _KEEPING or (node.op == 'ConcatV2' and _leaves_rows(inputs[-1], varied)):
       found = {self.varied(i) for i in varied}
       return found.pop() if len(found) == 1 else None
@@ -161,8 +174,8 @@ class Known:
       shape: to which.
 
     Returns:
-      The shape, in which a size that TensorFlow is to find (-1) is the one that varies if that
-      is not the value's own, and the size of the axis that varies in the result.
+      The shape, with -1 for the size that varies where the one to be found (-1) follows from it;
+      and the size of the axis that varies in the result, None if that is not known.
     """
     size, target = self.varied(value), self.numbers(shape)
     if size is None or target is None or None in target:
