@@ -215,13 +215,16 @@ def _gradient_of_map_of_some(x, y):
 
 
 def _convolved_along_rows(x, y):
-  """An axis behind the first that varies, of which a convolution makes a longer one."""
+  """An axis behind the first that varies, which a convolution's transpose makes longer."""
   del y
-  filters = tf.constant(np.linspace(-1, 1, 3 * FEATURES).reshape([3, 1, FEATURES]).astype('f4'))
-  longer = tf.nn.conv1d(
-    tf.pad(x[tf.newaxis], [[0, 0], [3, 3], [0, 0]])[..., :1], filters, 1, 'SAME'
+  longer = tf.raw_ops.Conv2DBackpropInput(
+    input_sizes=tf.stack([1, 2 * _rows(x), 1, FEATURES]),
+    filter=np.linspace(-1, 1, 3 * FEATURES).reshape([3, 1, FEATURES, 1]).astype(np.float32),
+    out_backprop=x[tf.newaxis, :, tf.newaxis, :1],
+    strides=[1, 2, 1, 1],
+    padding='SAME',
   )
-  rows = tf.map_fn(lambda row: row * 2.0, longer[0])
+  rows = tf.map_fn(lambda row: row * 2.0, longer[0, :, 0])
   return tf.reduce_sum(rows * _places(rows))
 
 
