@@ -20,10 +20,8 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import func_graph, tensor_util
 from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 
+from runtime.xla import lane_lists, local, philox
 from runtime.xla import lanes as lanes_lib
-from runtime.xla import local, philox
-
-_lanes: list[int] = []
 
 
 def vectorized(
@@ -73,18 +71,14 @@ def _pfor(graph, lanes: int) -> pfor_lib.PFor:
 
 def _convert_while(pfor_input):
   """Converts a While so that all lanes iterate until the last one ends."""
-  if any(i.t.dtype == tf.variant for i in pfor_input.inputs):
-    return pfor_lib.WhileV2(pfor_input)()  # Tensor lists: as pfor does it.
   cond, body = (_function(pfor_input, name) for name in ('cond', 'body'))
   pass_through = [i is o for i, o in zip(body.graph.inputs, body.graph.outputs, strict=True)]
   inputs = pfor_input.inputs
   stacked = [i.is_stacked for i in inputs]
-  shapes = [i.t.shape[1:] if i.is_stacked else i.t.shape for i in inputs]
-  dtypes = [i.t.dtype for i in inputs]
   # What the body makes differ between lanes has to enter it so; to a fixed point.
   while True:
-    (cond_stacked,) = _stacked_outputs(cond, shapes, dtypes, stacked)
-    out_stacked = _stacked_outputs(body, shapes, dtypes, stacked)
+    (cond_stacked,) = _stacked_outputs(cond, inputs, stacked)
+    out_stacked = _stacked_outputs(body, inputs, stacked)
     new = [
       s or o or (cond_stacked and not p)
       for s, o, p in zip(stacked, out_stacked, pass_through, strict=True)
@@ -92,7 +86,7 @@ def _convert_while(pfor_input):
     if new == stacked:
       break
     stacked = new
-  start = [_stack(i, s) for i, s in zip(inputs, stacked, strict=True)]
+  start = [_wanted(i, s) for i, s in zip(inputs, stacked, strict=True)]
 
   def vectorized_cond(*values):
     active = _convert(cond, values, stacked)[0].t
@@ -100,14 +94,17 @@ def _convert_while(pfor_input):
 
   def vectorized_body(*values):
     outputs = _convert(body, values, stacked)
-    results = [_stack(o, s) for o, s in zip(outputs, stacked, strict=True)]
+    results = [_wanted(o, s) for o, s in zip(outputs, stacked, strict=True)]
     if cond_stacked:
       active = _convert(cond, values, stacked)[0].t
       results = [
         old if p else _select(active, result, old)
         for p, result, old in zip(pass_through, results, values, strict=True)
       ]
-    return [tf.ensure_shape(r, old.shape) for r, old in zip(results, values, strict=True)]
+    return [
+      r if r.dtype == tf.variant else tf.ensure_shape(r, old.shape)
+      for r, old in zip(results, values, strict=True)
+    ]
 
   outputs = tf.while_loop(vectorized_cond, vectorized_body, start)
   return [pfor_lib.wrap(o, s) for o, s in zip(outputs, stacked, strict=True)]
@@ -128,12 +125,12 @@ def _convert_if(pfor_input):
   if not index.is_stacked:
 
     def branch(function):
-      return lambda: [_stack(o, True) for o in _convert(function, values, stacked)]
+      return lambda: [lane_lists.stacked(o) for o in _convert(function, values, stacked)]
 
     outputs = tf.switch_case(tf.cast(index.t, tf.int32), [branch(f) for f in branches])
     return [pfor_lib.wrap(o, True) for o in tf.nest.flatten(outputs)]
   results = [
-    [_stack(o, True) for o in _convert(function, values, stacked)] for function in branches
+    [lane_lists.stacked(o) for o in _convert(function, values, stacked)] for function in branches
   ]
   chosen = tf.cast(index.t, tf.int32)
   # An index outside is the last branch's, a negative one, too.
@@ -175,30 +172,27 @@ def _convert(function, values, stacked):
 
 def _inline(function, inputs):
   """A function's outputs for all lanes, its ops added to the current graph."""
-  inner = _pfor(function.graph, _lanes[-1])
+  inner = _pfor(function.graph, lanes_lib.number())
   for formal, actual in zip(function.graph.inputs, inputs, strict=True):
     inner._add_conversion(formal, actual)
   return [inner._convert_helper(output) for output in function.graph.outputs]
 
 
-def _stacked_outputs(function, shapes, dtypes, stacked) -> list[bool]:
+def _stacked_outputs(function, inputs, stacked) -> list[bool]:
   """Which outputs differ between lanes, found by a conversion that is thrown away."""
-  with func_graph.FuncGraph('lanes_probe').as_default():
-    values = [
-      tf.compat.v1.placeholder(dtype, [_lanes[-1], *shape] if s else shape)
-      for dtype, shape, s in zip(dtypes, shapes, stacked, strict=True)
-    ]
+  with func_graph.FuncGraph(lane_lists.PROBE).as_default():
+    values = [lane_lists.stand_in(i, s) for i, s in zip(inputs, stacked, strict=True)]
     return [o.is_stacked for o in _convert(function, values, stacked)]
 
 
-def _stack(wrapped, wanted: bool) -> tf.Tensor:
-  if not wanted or wrapped.is_stacked:
-    return wrapped.t
-  return tf.broadcast_to(wrapped.t, [_lanes[-1], *wrapped.t.shape])
+def _wanted(wrapped, is_stacked: bool) -> tf.Tensor:
+  return lane_lists.stacked(wrapped) if is_stacked else wrapped.t
 
 
 def _select(chosen: tf.Tensor, a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
   """Every lane's own choice [lanes, ...]; `tf.where` would make [1] and [0] or [8] one size."""
+  if a.dtype == tf.variant:
+    raise NotImplementedError('tensor lists that some of several clients change, and others do not')
   return tf.raw_ops.Select(condition=tf.reshape(chosen, [-1]), x=a, y=b)
 
 
@@ -207,10 +201,10 @@ def _convert_full_int(pfor_input):
   shape = tensor_util.constant_value(pfor_input.unstacked_input(0))
   if shape is None:
     shape = pfor_input.outputs[0].shape.as_list()
-  keys, counters = (_stack(pfor_input.input(i), True) for i in (1, 2))
+  keys, counters = (lane_lists.stacked(pfor_input.input(i)) for i in (1, 2))
   dtype = pfor_input.get_attr('dtype')
   values = philox.bits(keys, counters, int(np.prod(shape)), dtype)
-  return pfor_lib.wrap(tf.reshape(values, [_lanes[-1], *shape]), True)
+  return pfor_lib.wrap(tf.reshape(values, [lanes_lib.number(), *shape]), True)
 
 
 def _convert_top_k(pfor_input):
@@ -265,7 +259,7 @@ def _convert_lane_by_lane(pfor_input):
     raise local.unsupported(
       f'the op {op.type} for several clients at once (with clients_per_block=1 it may)'
     )
-  buffers = [tf.zeros([_lanes[-1], *t.shape], t.dtype) for t in first]
+  buffers = [tf.zeros([lanes_lib.number(), *t.shape], t.dtype) for t in first]
 
   def body(lane, *buffers):
     written = [
@@ -277,7 +271,9 @@ def _convert_lane_by_lane(pfor_input):
     shaped = [tf.ensure_shape(w, b.shape) for w, b in zip(written, buffers, strict=True)]
     return [lane + 1, *shaped]
 
-  outputs = tf.while_loop(lambda lane, *_: lane < _lanes[-1], body, [tf.constant(0), *buffers])
+  outputs = tf.while_loop(
+    lambda lane, *_: lane < lanes_lib.number(), body, [tf.constant(0), *buffers]
+  )
   return [pfor_lib.wrap(output, True) for output in outputs[1:]]
 
 
@@ -306,14 +302,16 @@ def _convert_segments(pfor_input):
   To pfor's own conversion an id at or above the number of segments is the next lane's; it is left
   out, as for a client by itself.
   """
-  data, ids = (_stack(pfor_input.input(i), True) for i in (0, 1))
+  data, ids = (lane_lists.stacked(pfor_input.input(i)) for i in (0, 1))
   ids, number = (tf.cast(x, tf.int64) for x in (ids, pfor_input.unstacked_input(2)))
-  first = tf.reshape(tf.range(_lanes[-1], dtype=tf.int64), [-1] + [1] * (ids.shape.rank - 1))
+  first = tf.reshape(
+    tf.range(lanes_lib.number(), dtype=tf.int64), [-1] + [1] * (ids.shape.rank - 1)
+  )
   of_lanes = tf.where((ids >= 0) & (ids < number), ids + first * number, -1)
   combine = getattr(tf.raw_ops, pfor_input.op.type)
-  output = combine(data=data, segment_ids=of_lanes, num_segments=number * _lanes[-1])
+  output = combine(data=data, segment_ids=of_lanes, num_segments=number * lanes_lib.number())
   return pfor_lib.wrap(
-    tf.reshape(output, tf.concat([[_lanes[-1], -1], tf.shape(output)[1:]], axis=0)), True
+    tf.reshape(output, tf.concat([[lanes_lib.number(), -1], tf.shape(output)[1:]], axis=0)), True
   )
 
 
@@ -321,7 +319,7 @@ def _convert_matmul(pfor_input):
   """As pfor does, whose own conversion takes adjoints of complex numbers for transposes."""
   if not pfor_input.op.outputs[0].dtype.is_complex:
     return _PRODUCT(pfor_input)
-  a, b = (_stack(pfor_input.input(i), True) for i in (0, 1))
+  a, b = (lane_lists.stacked(pfor_input.input(i)) for i in (0, 1))
   turned = {name: pfor_input.get_attr(name) for name in ('transpose_a', 'transpose_b')}
   return pfor_lib.wrap(tf.matmul(a, b, **turned), True)
 
@@ -329,6 +327,7 @@ def _convert_matmul(pfor_input):
 _PRODUCT = pfor_lib._pfor_converter_registry['MatMul']
 _SEGMENTS = tuple(f'UnsortedSegment{kind}' for kind in ('Max', 'Min', 'Prod', 'Sum'))
 _CONVERTERS = {
+  **lane_lists.CONVERTERS,
   **dict.fromkeys(_SEGMENTS, _convert_segments),
   'Bitcast': _convert_bitcast,
   'Case': _convert_if,
@@ -380,9 +379,8 @@ def _converters(lanes: int):
   """Puts this module's converters in place for the time of one tracing."""
   before = pfor_lib._pfor_converter_registry
   pfor_lib._pfor_converter_registry = _Registry({**before, **_CONVERTERS})
-  _lanes.append(lanes)
   try:
-    yield
+    with lanes_lib.of(lanes):
+      yield
   finally:
-    _lanes.pop()
     pfor_lib._pfor_converter_registry = before

@@ -159,6 +159,4 @@ def test_dropout_has_the_distribution_of_native_runs(native):
 def test_networks(native, name):
   model, clients = learning.NETWORKS[name]()
   process = _ALGORITHMS.build_weighted_fed_avg(model, _SGD)
-  # A convolution in blocks is written in another way.
-  blocks = (None, 4) if name == 'convolution' else (None,)
-  learning.assert_compiled_as_native(native, process, clients, blocks)
+  learning.assert_compiled_as_native(native, process, clients, (None, 3))

@@ -145,10 +145,16 @@ def test_gradients_are_the_native_ones(native, taken, cell, turns, blocks):
     expected = _leaves(train(clients))
   with runtime.XlaContext(clients_per_block=blocks) as context:
     found = _leaves(train(clients))
-  assert context.lowering(train).is_possible, context.explain(train)
+  how = context.lowering(train)
+  assert how.is_possible, context.explain(train)
   for own, other in zip(found, expected, strict=True):
     np.testing.assert_allclose(own, other, rtol=2e-5, atol=2e-5)
-  assert all(taken[name] for name in ('with_element_added', 'summed_products'))
+  # Several clients at once take as many turns as each other.
+  assert bool(how.serial_reasons) == (blocks > 1 and turns is not _all)
+  assert taken['with_element_added']
+  if blocks > 1 and turns is _all:
+    return  # Sums of products are made by loops there.
+  assert taken['summed_products']
   assert taken['by_transposed_weights']
   assert bool(taken.get('side_by_side')) == (cell == 'gated')
 

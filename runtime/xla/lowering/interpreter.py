@@ -484,9 +484,10 @@ class Interpreter:
       second: runs it to its end.
       values: what the loop changes.
     """
-    self.session.assume_full = True
+    bounds = self.session.bounds
+    self.session.assume_full, self.session.bounds = True, set()
     values = first([tf.convert_to_tensor(v) for v in values])
-    self.session.assume_full = False
+    self.session.assume_full, self.session.bounds = False, bounds
     before = dict(self.state)
     changed: set[Hashable] = set()
 

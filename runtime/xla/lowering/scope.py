@@ -62,7 +62,7 @@ class Session:
   Attributes:
     state: tensors that ops change: variables' values, iterators' positions, draws.
     assume_full: whether elements are taken to have their largest, static shape.
-    bounds: the largest sizes of the axes whose sizes are dynamic.
+    bounds: the largest sizes of the axes whose sizes are dynamic; none while elements are full.
     cut: what may have a size of its own that is 1 beside others of a batch, by id (`broadcasts`).
     depth: inside how many loops the interpretation is.
     orders: the data sets that are shuffled or drawn anew, by id, and inside how many loops each has

@@ -180,7 +180,7 @@ def _reshape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   sizes = interp.sizes(shape)
   if sizes is not None and sizes.count(None) == 1 and -1 not in sizes:
     shape = tf.constant([-1 if size is None else size for size in sizes], shape.dtype)
-  if interp.session.bounds and not interp.session.assume_full:
+  if interp.session.bounds:
     reshapes.check_order(value, shape)
     if interp.known_sizes.finds_another(value, shape):
       raise varying.refusal(node.op)  # XLA finds the size as of the most rows.
@@ -241,7 +241,7 @@ def _barrier(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if not all(i.shape.is_fully_defined() for i in inputs):
     return inputs
   # XLA may take a fixed piece of what varies to vary.
-  if interp.session.bounds and not interp.session.assume_full:
+  if interp.session.bounds:
     inputs = [interpreter.of_fixed_size(i) for i in inputs]
   return interp.op(node, inputs)
 
