@@ -7,7 +7,8 @@ ARGS ?=
 EXTRA ?=
 # Test files that run at the same time; tests/conftest.py says which come first.
 JOBS ?= 2
-PYTEST = $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=10
+# What pytest makes of a test's assertions is kept for the next part, whatever the environment says.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=10
 # COVERAGE=1 measures which lines a run of the tests reaches, and writes docs/coverage.md.
 COVERAGE ?=
 MEASURED = $(if $(COVERAGE),--cov --cov-append --cov-report=)

@@ -65,6 +65,15 @@ def _compute_on_a_gpu():
   runtime.create = create_there
 
 
+def pytest_ignore_collect(collection_path, config):
+  """Reads no file of which `-m` runs no test: all of them take as long as many tests."""
+  chosen = config.getoption('markexpr')
+  is_file = collection_path.suffix == '.py'
+  if chosen == 'slow and runtime' and is_file and _RUNTIME not in collection_path.parents:
+    return True
+  return True if chosen == 'slow and not runtime' and collection_path == _RUNTIME else None
+
+
 def _is_exhaustive(item) -> bool:
   mark = item.get_closest_marker('exhaustive')
   if mark is None:

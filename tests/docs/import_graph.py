@@ -7,6 +7,7 @@ understand it), and `importlib.import_module` of a name that is written down. Im
 """
 
 import ast
+import functools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -25,6 +26,7 @@ def modules() -> dict[str, pathlib.Path]:
   return found
 
 
+@functools.cache
 def graph() -> Graph:
   """Each module and the modules of the project that it imports."""
   files = modules()

@@ -18,11 +18,17 @@ from tests.trust import accounting_table
 from tests.trust import second_accountant as second
 
 ORDERS = np.array(accounting.RDP_ORDERS)
-ROWS = second.mechanisms()
+MECHANISMS = 22  # Computed by the tests, for which the others need not wait.
 
 
-@pytest.mark.parametrize('row', ROWS, ids=[f'{r.mechanism}: {r.event}' for r in ROWS])
-def test_every_epsilon_twice(row):
+def test_every_mechanism_is_tested():
+  assert len(second.mechanisms()) == MECHANISMS
+
+
+@pytest.mark.parametrize('number', range(MECHANISMS))
+def test_every_epsilon_twice(number):
+  row = second.mechanisms()[number]
+  print(row.mechanism, row.event)
   assert row.pld is not None and row.pld_others
   for name, value in row.pld_others.items():
     if name.endswith('from above'):
@@ -41,7 +47,7 @@ def test_every_epsilon_twice(row):
 
 @pytest.mark.slow
 def test_the_page_is_what_the_command_writes():
-  page = accounting_table.table(ROWS, accounting_table.noise_for_budgets())
+  page = accounting_table.table(second.mechanisms(), accounting_table.noise_for_budgets())
   assert accounting_table.DOCUMENT.read_text(encoding='utf-8') == page
 
 
