@@ -95,6 +95,7 @@ def test_sampling_helps_and_rounds_of_everybody_do_not(monkeypatch):
   assert not _holds(_sampling(), '<')
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_averaging_divides_the_noise_and_one_silos_model_has_it_whole(monkeypatch):
   local = []

@@ -42,6 +42,7 @@ def test_what_was_done_stays_done(tmp_path):
   assert marker.read_text() == 'x'
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_piece_over_the_limit_is_continued_by_the_next_call(tmp_path):
   marker = tmp_path / 'calls'

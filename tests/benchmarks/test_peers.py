@@ -79,6 +79,7 @@ def test_a_peer_is_told_the_published_sizes():
   assert told['model_options'] == sizes
 
 
+@pytest.mark.exhaustive(but=['stackoverflow'])
 @pytest.mark.slow
 @pytest.mark.parametrize('name', published.WORKLOADS)
 def test_a_peer_is_told_what_ours_trains_with(name):

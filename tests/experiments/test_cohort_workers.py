@@ -293,6 +293,7 @@ def test_each_worker_is_given_a_gpu_or_a_part_that_fits():
     ray_crew.gpus_of_each('gpu', 1, 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_workers_add_up_one_anothers_totals_by_flag(monkeypatch):
   crews = []

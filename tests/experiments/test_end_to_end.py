@@ -183,6 +183,7 @@ def test_methods_run_through_flags(tmp_path, arguments):
   assert privacy['private'] == ('--privacy=example' in arguments)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_reporting_who_would_opt_out_changes_no_number(tmp_path):
   """All of DP-FedAvg's numbers stay, to the last bit; gaps of two groups come with them."""
@@ -219,6 +220,7 @@ def test_silo_epsilons(tmp_path):
     assert silo['epsilon'] == pytest.approx(1 + k, rel=1e-3) and silo['epsilon'] <= 1 + k
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_silos_of_few_budgets_are_reported_apart(tmp_path):
   arguments = [a for a in MR_MTL if 'target' not in a and 'rounds' not in a]

@@ -397,6 +397,7 @@ def _with_impossible_runs(folder, monkeypatch, **changes):
   )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_runs_that_cannot_be_had_are_said_beforehand_and_shown(tmp_path, monkeypatch, capsys):
   output = tmp_path / 'out'

@@ -727,6 +727,7 @@ def test_without_refusals_one_run_takes_all_with_it(tmp_path, monkeypatch):
   assert not (tmp_path / 'sweep').exists()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_budget_that_allows_no_round_fails_alone(tmp_path):
   """Runs with a filter are not side by side; one does not stop those behind it."""
@@ -891,6 +892,7 @@ def test_the_closing_words_say_what_all_runs_spend_together(tmp_path):
   assert alone['sweep']['epsilon'] < epsilon < 3 * alone['epsilon']
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_closing_words_count_what_they_do_not_compose(tmp_path):
   """A run without privacy, or one that protects another unit, on the same data."""

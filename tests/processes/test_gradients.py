@@ -287,6 +287,9 @@ def test_dense_layers_gradients_are_not_written_down(name, held, all_numbers):
   assert numbers == [held, all_numbers]
 
 
+@pytest.mark.exhaustive(
+  but=['False-softmax', 'False-mlp', 'True-softmax', 'True-mlp', 'True-cnn3x3', 'True-dropout_cnn']
+)
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['softmax', 'mlp', 'cnn3x3', 'dropout_cnn'])
 @pytest.mark.parametrize('inside', [False, True])

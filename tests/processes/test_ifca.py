@@ -95,6 +95,7 @@ def test_it_finds_the_kinds_of_clients():
   assert np.all(sums['accuracy'] > 0.9 * sums['num_examples'])
 
 
+@pytest.mark.exhaustive(but=['uniform'])
 @pytest.mark.slow
 @pytest.mark.parametrize('weighting', ['uniform', 'examples'])
 def test_the_rounds_of_ifca_in_numpy(weighting):
@@ -169,6 +170,7 @@ def test_without_clustering_one_cluster_is_mr_mtl():
   small.assert_trees_equal(ours.clients['model'], mr_mtl.clients['model'], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.exhaustive(but=['True'])
 @pytest.mark.slow
 @pytest.mark.parametrize('inside_clip', [False, True])
 def test_algorithm_a2_in_numpy(inside_clip):
@@ -229,6 +231,7 @@ def test_preconditioned_finetuning_starts_at_the_clusters_model():
     np.testing.assert_allclose(found[k], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.exhaustive(but=['finetune'])
 @pytest.mark.slow
 @pytest.mark.parametrize('after', ['local', 'finetune'])
 def test_who_was_absent_does_not_start_from_what_others_trained_alone(after):

@@ -66,6 +66,7 @@ def test_a_run_with_the_pivots_lambda_and_without_noise_is_the_pivot():
   assert np.all(found[1, 1] == 0.0)  # a silo makes no more runs than it drew
 
 
+@pytest.mark.exhaustive(but=['True'])
 @pytest.mark.slow
 @pytest.mark.parametrize('inside_clip', [False, True])
 def test_runs_in_numpy(inside_clip):

@@ -79,6 +79,7 @@ def fixture_native():
     yield native
 
 
+@pytest.mark.exhaustive(but=['one by one'])
 @pytest.mark.slow
 @pytest.mark.parametrize('settings', CONTEXTS.values(), ids=CONTEXTS)
 def test_a_row_beside_a_batch(native, settings):
