@@ -156,6 +156,7 @@ def _set_item(pfor_input: Any) -> Any:
     input_handle=stacked(pfor_input.input(0)),
     index=_place(pfor_input),
     item=stacked(pfor_input.input(2)),
+    resize_if_index_out_of_bounds=pfor_input.get_attr('resize_if_index_out_of_bounds'),
   )
   return pfor_lib.wrap(result, True)
 
