@@ -23,6 +23,9 @@ from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 from runtime.xla import lane_lists, local, philox
 from runtime.xla import lanes as lanes_lib
 
+# Of each tracing: which outputs of a function differ between lanes, where some inputs do.
+_known: list[dict[tuple, list[bool]]] = []
+
 
 def vectorized(
   fn: Callable[[list[tf.Tensor]], Any], lanes: int, inputs: Sequence[tf.Tensor]
@@ -179,10 +182,16 @@ def _inline(function, inputs):
 
 
 def _stacked_outputs(function, inputs, stacked) -> list[bool]:
-  """Which outputs differ between lanes, found by a conversion that is thrown away."""
-  with func_graph.FuncGraph(lane_lists.PROBE).as_default():
-    values = [lane_lists.stand_in(i, s) for i, s in zip(inputs, stacked, strict=True)]
-    return [o.is_stacked for o in _convert(function, values, stacked)]
+  """Which outputs differ between lanes, found by a conversion that is thrown away.
+
+  It is asked for again with every conversion of a loop around this one, and then known.
+  """
+  known, key = _known[-1], (id(function.graph), *stacked)
+  if key not in known:
+    with func_graph.FuncGraph(lane_lists.PROBE).as_default():
+      values = [lane_lists.stand_in(i, s) for i, s in zip(inputs, stacked, strict=True)]
+      known[key] = [o.is_stacked for o in _convert(function, values, stacked)]
+  return known[key]
 
 
 def _wanted(wrapped, is_stacked: bool) -> tf.Tensor:
@@ -378,9 +387,11 @@ class _Registry(dict):
 def _converters(lanes: int):
   """Puts this module's converters in place for the time of one tracing."""
   before = pfor_lib._pfor_converter_registry
+  _known.append({})
   pfor_lib._pfor_converter_registry = _Registry({**before, **_CONVERTERS})
   try:
     with lanes_lib.of(lanes):
       yield
   finally:
     pfor_lib._pfor_converter_registry = before
+    _known.pop()

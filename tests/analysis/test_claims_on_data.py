@@ -84,6 +84,7 @@ def test_noise_costs_the_same_for_every_n_and_more_where_it_grows_beyond_its_roo
   assert not _holds(_cost()[:1], 'about', 0.15)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_sampling_helps_and_rounds_of_everybody_do_not(monkeypatch):
   assert _holds(_sampling(), '<')

@@ -17,9 +17,7 @@ _NOT_COMPILED = {
 }
 
 
-@pytest.mark.exhaustive(
-  but=['custom algorithms 1', 'custom aggregators', 'federated select', 'personalisation']
-)
+@pytest.mark.exhaustive(but=['custom algorithms 1', 'custom aggregators', 'federated select'])
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'name',

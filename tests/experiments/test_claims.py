@@ -365,7 +365,10 @@ _SILOS = 'mean_estimation.HeterogeneousMeanEstimation'
       'bound_of_averaged_iterates', None, 'nothing personal', None, marks=pytest.mark.exhaustive
     ),
     ('sampling_shrinks_bias', None, 'broken sampling', None),
-    ('optimal_lambda', 'mean_estimation.MeanEstimation', 'optimal_lambda', 1.001),
+    pytest.param(
+      'optimal_lambda', 'mean_estimation.MeanEstimation', 'optimal_lambda', 1.001,
+      marks=pytest.mark.exhaustive,
+    ),
     ('gap_to_local', 'mean_estimation.MeanEstimation', 'gap_to_local', 1.001),
     ('gap_to_fedavg', 'mean_estimation.MeanEstimation', 'gap_to_fedavg', 1.001),
     ('error_of_lambda', 'mean_estimation.MeanEstimation', 'error', 1.001),

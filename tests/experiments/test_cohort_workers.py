@@ -328,6 +328,7 @@ class LosingCrew(LocalCrew):
     return super().gather(calls)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_further_worker_that_is_lost_in_a_recovery_changes_no_number(monkeypatch, capsys):
   crews, found = [LocalCrew(2), LosingCrew(2)], []

@@ -144,6 +144,7 @@ def _after():
   }
 
 
+@pytest.mark.exhaustive(but=['1'])
 @pytest.mark.slow
 @pytest.mark.parametrize('batch', [1, 4])
 def test_what_follows_on_full_batches(native, batch):

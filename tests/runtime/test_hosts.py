@@ -619,7 +619,7 @@ class Backwards(LocalCrew):
 CASES = [(name, unit) for name, unit in methods.CASES if unit != 'none']
 
 
-@pytest.mark.exhaustive(but=['fedavg-client', 'ppsgd-client'])
+@pytest.mark.exhaustive(but=['fedavg-client'])
 @pytest.mark.slow
 @pytest.mark.parametrize(('name', 'unit'), CASES)
 def test_every_method(name, unit):

@@ -232,6 +232,7 @@ _DRAWS = dict(
 )
 
 
+@pytest.mark.exhaustive(but=['one by one'])
 @pytest.mark.slow
 @pytest.mark.parametrize('settings', CONTEXTS.values(), ids=CONTEXTS)
 def test_random_numbers_of_more_rows_than_a_batch_has(settings):
@@ -268,6 +269,7 @@ def test_random_numbers_of_more_rows_than_a_batch_has(settings):
       assert spread == pytest.approx(variance, rel=0.15), name  # 5 standard errors, or more
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_seeded_numbers_of_partial_batches_do_not_depend_on_the_block():
   """Nor so on the device, whose memory sets it: full batches are drawn in another way in blocks."""
