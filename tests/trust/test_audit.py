@@ -186,7 +186,6 @@ def test_the_private_choice_of_a_cluster():
   assert report.strength == pytest.approx(199 / 200)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_choice_with_too_little_noise_is_caught():
   target = _choosing(1.0, clusters=20, rows=20)
