@@ -6,6 +6,7 @@
   summary.json     the last metrics, timings, memory
   tensorboard/     the same curves as events
   checkpoints/     the last two, without the noise key
+  noise_correlation.npy   the fitted numbers of correlated noise; see `noise_correlations`
   .noise_key       the secret of a private run that is not finished; see `noise_keys`
   figures/         metric and epsilon against rounds
 
@@ -25,7 +26,7 @@ from typing import Any
 
 from experiments.config import launcher
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import files, noise_keys, provenance
+from experiments.folder import files, noise_correlations, noise_keys, provenance
 
 _RESULTS = ('metrics.parquet', 'privacy.json', 'summary.json', 'checkpoints')
 _SPACE_NEEDED = 16 * 2**20  # bytes that must be free before a run is started
@@ -102,6 +103,7 @@ class RunFolder:
       files.remove_temporaries(self.path)
       if not self.resuming:
         noise_keys.forget(self.path)
+        _remove(self.path / noise_correlations.NAME)
         record = {'config': config.to_json(), 'file_contents': config.file_contents}
         files.write_json(self.path / 'config.json', record)
     except BaseException:
@@ -158,7 +160,8 @@ class RunFolder:
       facts: further things worth knowing, such as the runtime's description.
       contents: digests of what else makes the run what it is and no setting tells: the numbers
         that a model of the user's holds ('model'), data that a program gives ('training
-        examples'), and the modules that the user's files import.
+        examples'), how noise is correlated ('noise correlation'), and the modules that the user's
+        files import.
 
     Raises:
       ValueError: the run was begun with other data, another model, or other code of the user's; or
@@ -189,6 +192,7 @@ class RunFolder:
         what = {
           'model': 'a model that holds other numbers',
           'training examples': 'other training examples',
+          'noise correlation': f'another {noise_correlations.NAME}',
         }.get(name, f'another {name}.py')
         raise ValueError(
           f'--output_dir={self.path} holds a run with {what}, whose noise must not meet other '
@@ -253,7 +257,8 @@ class RunFolder:
     discard = self._is_new and not self.begun
     self._is_new = False
     if discard:
-      for name in ('config.json', noise_keys.NAME, 'tensorboard', *_RESULTS):
+      kept = (noise_keys.NAME, noise_correlations.NAME)
+      for name in ('config.json', *kept, 'tensorboard', *_RESULTS):
         _remove(self.path / name)
     self._lock.release(remove=discard)
     if discard and self._made:

@@ -102,6 +102,12 @@ class Experiment:
     )
     return server, clients
 
+  @property
+  def fitted_correlation(self) -> np.ndarray | None:
+    """The numbers of a noise correlation that was found by optimisation; None without one."""
+    own = self.plan.correlation if isinstance(self.plan, plan.ClientLevelPrivacy) else None
+    return own.fitted if own is not None and own.fitted.size else None
+
   def with_noise_buffers(self, server: Any) -> Any:
     """The server's state after some rounds, with what correlated noise remembers of them."""
     if isinstance(self.plan, plan.ClientLevelPrivacy) and self.plan.correlation is not None:

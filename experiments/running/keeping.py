@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from experiments.config import user_files
-from experiments.folder import checkpoints, events
+from experiments.folder import checkpoints, events, noise_correlations
 from experiments.folder.metrics import MetricTable
 from experiments.folder.results import RunFolder
 from experiments.folder.store import Store
@@ -87,7 +87,12 @@ class Keeper:
         contents['model'] = run.model.contents
       if not loading.is_of_settings(run.config, run.dataset):
         contents['training examples'] = loading.digest_of(run.dataset)
+      correlation = run.fitted_correlation
+      if correlation is not None:
+        contents['noise correlation'] = noise_correlations.digest(correlation)
       folder.record_environment(run.dataset.checksums, {'runtime': machine}, contents=contents)
+      if correlation is not None:
+        noise_correlations.write(folder.path, correlation)
       privacy = folder.read_json('privacy.json') or {}
       self._rounds_run = max(self._rounds_run, privacy.get('rounds', 0))
     found = None

@@ -9,6 +9,7 @@ import numpy as np
 import datasets
 from experiments.config import silo_budgets
 from experiments.config.experiment import ExperimentConfig
+from experiments.folder import noise_correlations
 from privacy import calibration, correlated, hypothetical, nothing_shared, plan, sampling
 from privacy.correlated.cohorts import SeparatedCohorts
 from processes.setup import Population, Setup
@@ -70,10 +71,9 @@ def _client_level(
   else:
     clipping = plan.FixedClipping(norm=config.clipping_norm)
   common: dict[str, Any] = dict(
-    cohorts=cohorts, delta=config.delta, clipping=clipping, accountant=config.accountant
-  )
-  if isinstance(cohorts, SeparatedCohorts):
-    common['correlation'] = _correlation(config, cohorts.participation(config.rounds))
+    cohorts=cohorts, delta=config.delta, clipping=clipping, accountant=config.accountant,
+    correlation=correlation_of(config, cohorts),
+  )  # fmt: skip
   share = setup_of(config, dataset).plan_share(config.target_epsilon, config.delta)
   if config.hypothetical_deployment:
     if share.num_opted_out or share.silent_setting:
@@ -115,18 +115,32 @@ def _hypothetical(config: ExperimentConfig, common: dict[str, Any]) -> plan.Priv
   return hypothetical.HypotheticalDeployment(deployed=deployed, noise_multiplier=noise, **common)
 
 
-def _correlation(
-  config: ExperimentConfig, participation: correlated.MinimumSeparation
-) -> correlated.Strategy:
-  """The strategy of the noise; found by optimisation for the rounds and the separation."""
+def correlation_of(
+  config: ExperimentConfig, cohorts: sampling.CohortSampler
+) -> correlated.Strategy | None:
+  """The strategy of the noise: that with which the run was begun, or one fitted now."""
+  if not isinstance(cohorts, SeparatedCohorts):
+    return None
+  participation = cohorts.participation(config.rounds)
   match config.noise_correlation:
     case 'independent':
       return correlated.Independent(rounds=config.rounds)
     case 'tree':
       return correlated.Tree(rounds=config.rounds)
     case 'buffered':
-      return correlated.fit_buffered_toeplitz(participation, config.noise_buffers or 3)
-  return correlated.fit_banded(participation, config.noise_bands)
+      buffers = config.noise_buffers or 3
+      begun = noise_correlations.read(config.output_dir, (2, buffers))
+      if begun is None:
+        return correlated.fit_buffered_toeplitz(participation, buffers)
+      scales, decays = begun.tolist()
+      return correlated.BufferedToeplitz(
+        rounds=config.rounds, scales=tuple(scales), decays=tuple(decays)
+      )
+  width = config.noise_bands or min(participation.separation, config.rounds)
+  begun = noise_correlations.read(config.output_dir, (config.rounds, width))
+  if begun is None:
+    return correlated.fit_banded(participation, width)
+  return correlated.Banded(bands=begun)
 
 
 def _example_level(

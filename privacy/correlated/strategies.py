@@ -35,6 +35,11 @@ class Strategy(Protocol):
     """In words, for the privacy statement."""
     ...
 
+  @property
+  def fitted(self) -> np.ndarray:
+    """What was found by optimisation, float64; empty where nothing was."""
+    ...
+
   def encoder(self) -> np.ndarray:
     """C, float64 [m, n]: independent noise is added to C x."""
     ...
@@ -78,6 +83,7 @@ class Independent:
 
   rounds: int
 
+  fitted = np.zeros(0)
   num_buffers = 0
   description = 'independent noise in every round'
 
@@ -105,6 +111,7 @@ class Tree:
 
   rounds: int
 
+  fitted = np.zeros(0)
   description = 'noise by binary tree aggregation, estimated from below (DP-FTRL)'
 
   @property
@@ -195,6 +202,10 @@ class Banded:
     return len(self.bands)
 
   @property
+  def fitted(self) -> np.ndarray:
+    return self.bands
+
+  @property
   def width(self) -> int:
     """w, the number of bands with the diagonal."""
     return self.bands.shape[1]
@@ -256,6 +267,11 @@ class BufferedToeplitz:
       raise ValueError(f'scales must be 0 or more with a sum of at most 1, got {self.scales}.')
     if not all(0 <= decay < 1 for decay in self.decays):
       raise ValueError(f'decays must be in [0, 1), got {self.decays}.')
+
+  @property
+  def fitted(self) -> np.ndarray:
+    """The scales and the decays, float64 [2, num_buffers]."""
+    return np.array([self.scales, self.decays])
 
   @property
   def num_buffers(self) -> int:

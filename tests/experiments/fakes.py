@@ -222,6 +222,7 @@ def make_experiment(config, dataset=None):
       noise_multiplier=config.noise_multiplier,
       delta=config.delta,
       clipping=plan.FixedClipping(norm=1.0),
+      correlation=plans.correlation_of(config, cohorts),
     )
   else:
     privacy = plan.NoPrivacy(cohorts=cohorts)

@@ -12,10 +12,11 @@ import pytest
 import tensorflow as tf
 
 from experiments import ExperimentConfig, build_process, run
-from experiments.folder import checkpoints, noise_keys
+from experiments.folder import checkpoints, noise_correlations, noise_keys
 from experiments.running import interruption, loop, runner
 from experiments.sweeps import sweep
 from experiments.sweeps.grid import Grid
+from privacy import correlated
 from processes.method import without_noise_key
 from runtime import random_streams
 from runtime.noise_key import NoiseKey
@@ -331,6 +332,48 @@ def test_another_key_of_the_users_does_not_continue_a_run(tmp_path, fake_runs, m
     fake_runs(tmp_path / 'run', noise_key_file=str(paths[1]), resume=True)
   result, _ = fake_runs(tmp_path / 'run', noise_key_file=str(paths[0]), resume=True)
   assert result.summary['rounds'] == 6
+
+
+@pytest.mark.parametrize('correlation', ['banded', 'buffered'])
+def test_a_run_goes_on_with_the_correlation_with_which_it_was_begun(
+  tmp_path, fake_runs, monkeypatch, correlation
+):
+  values = dict(cohort_sampling='separated', noise_correlation=correlation)
+  _stop_after(3, monkeypatch)
+  with pytest.raises(interruption.Interrupted):
+    fake_runs(tmp_path / 'run', **values)
+  kept = tmp_path / 'run' / noise_correlations.NAME
+  begun = np.load(kept)
+  # As on another machine, whose search ends elsewhere.
+  name = {'banded': 'fit_banded', 'buffered': 'fit_buffered_toeplitz'}[correlation]
+  fit = getattr(correlated, name)
+  fitted = []
+
+  def elsewhere(*arguments):
+    own = fit(*arguments)
+    numbers = np.where(own.fitted == 1.0, 1.0, 0.5 * own.fitted)
+    fitted.append(numbers)
+    if correlation == 'banded':
+      return correlated.Banded(bands=numbers)
+    return correlated.BufferedToeplitz(
+      rounds=own.rounds, scales=tuple(numbers[0]), decays=tuple(numbers[1])
+    )
+
+  monkeypatch.setattr(correlated, name, elsewhere)
+  kept.rename(tmp_path / 'away')
+  with pytest.raises(ValueError, match=r'another noise_correlation\.npy'):
+    fake_runs(tmp_path / 'run', resume=True, **values)
+  assert fitted.pop() is not None and not kept.exists()
+  kept.write_bytes((tmp_path / 'away').read_bytes()[:-1])
+  with pytest.raises(ValueError, match=r'noise_correlation\.npy is damaged'):
+    fake_runs(tmp_path / 'run', resume=True, **values)
+  (tmp_path / 'away').rename(kept)
+  result, _ = fake_runs(tmp_path / 'run', resume=True, **values)
+  assert result.summary['rounds'] == 6 and not fitted
+  np.testing.assert_array_equal(np.load(kept), begun)
+  # A new run is fitted anew, whatever an earlier one has left.
+  fake_runs(tmp_path / 'new', **values)
+  assert len(fitted) == 1 and not np.array_equal(np.load(tmp_path / 'new' / kept.name), begun)
 
 
 @pytest.mark.parametrize('kind', ['secret', 'file'])
