@@ -241,15 +241,16 @@ def dp_sgd(
   size = tf.cast(batch_divisor, tf.int32)
   steps_per_epoch = data['num_examples'] // size
   if batches == BALLS_IN_BINS:  # the divisor is the examples over the number of bins
-    bins = tf.round(tf.cast(data['num_examples'], tf.float32) / batch_divisor)
-    steps_per_epoch = tf.cast(bins, tf.int32)
+    steps_per_epoch = tf.cast(
+      tf.round(tf.cast(data['num_examples'], tf.float32) / batch_divisor), tf.int32
+    )
 
   def one_epoch(epoch, *loop):
-    coins = random_streams.uniform(random_streams.fold_in(batch_key, epoch), [capacity])
+    epoch_key = random_streams.fold_in(batch_key, epoch)
     if batches == BALLS_IN_BINS:
-      # A coin just below one may be rounded up.
-      batch = tf.minimum(tf.cast(coins * bins, tf.int32), steps_per_epoch - 1)
+      batch = random_streams.index(epoch_key, [capacity], steps_per_epoch)
     else:  # padding sorts behind every real row, whatever the random numbers are
+      coins = random_streams.uniform(epoch_key, [capacity])
       batch = _ranks(tf.where(in_silo, coins, 2.0)) // size
     first = epoch * steps_per_epoch
     batch_of = lambda step: tf.equal(batch, step - first)  # noqa: E731

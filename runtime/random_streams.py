@@ -162,6 +162,21 @@ def uniform_of_words(words: tf.Tensor) -> tf.Tensor:
   return tf.minimum(_unit_interval(words), 1.0 - 2.0**-24)
 
 
+def index(key_: tf.Tensor, shape, count) -> tf.Tensor:
+  """Uniform int32 from 0 to count - 1.
+
+  Each has a probability within 2^-32 of 1 / count.
+
+  Args:
+    key_: the key.
+    shape: of the result.
+    count: how many there are to choose from, int32 scalar of at most 2^20.
+  """
+  # A product below 2^52: exact.
+  product = tf.cast(bits(key_, shape), tf.float64) * tf.cast(count, tf.float64)
+  return tf.cast(product * 2.0**-32, tf.int32)
+
+
 def normal(key_: tf.Tensor, shape) -> tf.Tensor:
   """Standard normal float32 of a static shape, by the Box-Muller transform.
 

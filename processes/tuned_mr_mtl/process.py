@@ -104,8 +104,7 @@ def build(spec: BuildSpec) -> FederatedMethod:
 
   def lambda_of(client, data, run):
     key = random_streams.key(client[NOISE_KEY], Stream.TUNING, data['client_id'], run)
-    index = tf.cast(random_streams.uniform(key, []) * len(lambdas), tf.int32)
-    return tf.gather(tf.constant(lambdas, tf.float32), tf.minimum(index, len(lambdas) - 1))
+    return tf.gather(tf.constant(lambdas, tf.float32), random_streams.index(key, [], len(lambdas)))
 
   def train_runs(server, client, data):
     def one_run(run, models):

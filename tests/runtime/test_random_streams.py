@@ -40,7 +40,10 @@ def test_keys_do_not_repeat():
   assert _repeated(_grandchildren(tensorflows, count)) > 0
 
 
-@pytest.mark.parametrize('draw', [random_streams.uniform, random_streams.normal])
+@pytest.mark.parametrize(
+  'draw',
+  [random_streams.uniform, random_streams.normal, functools.partial(random_streams.index, count=7)],
+)
 def test_draws_are_equal_with_and_without_xla(draw):
   key = random_streams.key(-7, Stream.BATCH, 3, 2**31 - 1)
   plain = draw(key, [1000])
@@ -319,3 +322,18 @@ def test_coins_fall_no_more_often_than_is_accounted_for():
   assert np.all(probability(met) <= rates) and np.all(probability(met) > rates - 2.0**-24)
   # Negative control: the nearest float32.
   assert np.any(probability(rates.astype(np.float32)) > rates)
+
+
+@pytest.mark.parametrize('count', [1, 3, 7, 10_000, 2**20])
+def test_every_index_is_as_likely(monkeypatch, count):
+  firsts = np.array([-(-(i << 32) // count) for i in range(count + 1)])  # each one's first word
+  words = np.concatenate([firsts[:-1], firsts[1:] - 1])
+  monkeypatch.setattr(random_streams, 'bits', lambda key, shape: tf.constant(words, tf.uint32))
+  found = random_streams.index(random_streams.key(0, Stream.BATCH), [2 * count], count)
+  np.testing.assert_array_equal(found, np.tile(np.arange(count), 2))
+  # So many words each, to one; of 24 bits, by which 10,000 would be 6e-4 apart, it is not so.
+  assert np.ptp(np.diff(firsts)) <= 1
+  if count == 10_000:
+    assert (
+      np.ptp(np.diff([-(-(i << 24) // count) for i in range(count + 1)]) / 2**24 * count) > 5e-4
+    )
