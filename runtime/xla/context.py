@@ -207,7 +207,9 @@ class XlaContext(tff.framework.SyncContext):
     mixed_program = self._mixed(key, prog)
     if mixed_program is None:
       return explanation.interpreted(how.reasons)
-    return explanation.mixed(mixed_program.cut)
+    pieces = enumerate(mixed_program.cut.pieces)
+    met = [self._lowering(mixed_program.piece_key(key, i), p.program) for i, p in pieces]
+    return explanation.mixed(mixed_program.cut, [how.serial_reasons for how in met])
 
   def _warn_if_repeated(self, key, comp) -> None:
     """One line about a computation that runs again and again and has slow parts."""

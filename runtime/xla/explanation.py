@@ -71,10 +71,14 @@ def compiled(prog: program.Program, serial_reasons: Sequence[str]) -> Explanatio
     what=f'all of it, {count} call' + ('s' if count != 1 else ''),
     place='everywhere',
     how='compiled',
-    reasons=tuple(f'clients are worked on one at a time: {r}' for r in serial_reasons),
+    reasons=_in_words(serial_reasons),
     advice=('',) * len(serial_reasons),
   )
   return Explanation(parts=(part,))
+
+
+def _in_words(serial_reasons: Sequence[str]) -> tuple[str, ...]:
+  return tuple(f'clients are worked on one at a time: {r}' for r in serial_reasons)
 
 
 def interpreted(reasons: Sequence[str]) -> Explanation:
@@ -89,18 +93,23 @@ def interpreted(reasons: Sequence[str]) -> Explanation:
   return Explanation(parts=(part,))
 
 
-def mixed(cut: partition.Cut) -> Explanation:
-  """Of a computation in pieces."""
+def mixed(cut: partition.Cut, serial_reasons: Sequence[Sequence[str]]) -> Explanation:
+  """Of a computation in pieces; `serial_reasons` are those of each."""
   return Explanation(
     parts=tuple(
-      Part(
-        what=step.what,
-        place=_PLACES[step.kind],
-        how='on the host' if piece.on_host else 'compiled',
-        reasons=tuple(str(o) for o in step.obstacles),
-        advice=tuple(o.advice for o in step.obstacles),
-      )
-      for piece in cut.pieces
+      _of_step(step, piece.on_host, reasons)
+      for piece, reasons in zip(cut.pieces, serial_reasons, strict=True)
       for step in piece.steps
     )
+  )
+
+
+def _of_step(step: partition.Step, on_host: bool, serial_reasons: Sequence[str]) -> Part:
+  serial = serial_reasons if step.kind == program.Kind.CLIENTS else ()
+  return Part(
+    what=step.what,
+    place=_PLACES[step.kind],
+    how='on the host' if on_host else 'compiled',
+    reasons=(*(str(o) for o in step.obstacles), *_in_words(serial)),
+    advice=(*(o.advice for o in step.obstacles), *('' for _ in serial)),
   )

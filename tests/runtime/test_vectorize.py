@@ -255,6 +255,20 @@ def test_clients_whose_work_cannot_be_vectorised_go_one_by_one():
     assert mapped(0.0, [()] * 3, list(x)) == expected
   assert context.explain(mapped).is_compiled
   assert 'one at a time' in str(context.explain(mapped))
+  named = tff.federated_computation(
+    lambda server, nothing, x: (
+      tff.federated_map(tff.tensorflow.computation(read, type_), x),
+      tff.federated_map(
+        tff.tensorflow.computation(lambda s: tf.strings.as_string(s), np.float32), server
+      ),
+    ),
+    mapped.type_signature.parameter,
+  )
+  with tff.framework.get_context_stack().install(context):
+    assert list(named(0.0, [()] * 3, list(x))[0]) == expected
+  explained = context.explain(named)
+  assert {p.how for p in explained.parts} == {'compiled', 'on the host'}
+  assert [p.how for p in explained.parts if 'one at a time' in ''.join(p.reasons)] == ['compiled']
   with runtime.create('xla', clients_per_block=2) as machine:
     with pytest.warns(RuntimeWarning, match='one at a time, and not 2 at once'):
       found = machine.evaluate(mapped, 0.0, None, machine.place(x))
