@@ -8,7 +8,8 @@ User i has the parameters
 
 and examples x ~ N(0, diag(1/k)), y = theta*_i . x + noise. The paper has N =
 1,000 users, d = 100 and s = 0.01; its program runs with d = 20 and s = 0.1
-unless told otherwise. Label noise has deviation 0.01 in both.
+unless told otherwise. The deviation of label noise, which the paper does not
+give, is the program's, 0.01.
 
 The paper's learning is online: every user has 10 fresh examples in each round. A
 fixed number of examples per user is passed through again and again instead.

@@ -56,7 +56,8 @@ class BinaryTables:
       seed: decides the split and the rows kept by a lower density.
       data_dir: folder with the file, or None.
       preprocessing: `silo` standardises by each silo's training rows, `none` not.
-      test_fraction: share of each silo's rows kept for test; the cross-silo paper has 0.25.
+      test_fraction: share of each silo's rows kept for test; the cross-silo paper's Vehicle
+        has 0.25.
       density: share of each silo's training rows that is kept.
     """
     file = files.get(self.file, data_dir)

@@ -140,9 +140,9 @@ def cross_entropy() -> Objective:
 def one_versus_all(*, label_shift: float = 0.1, mean: bool = False) -> Objective:
   """Squared loss of every output against one-hot labels minus a shift.
 
-  PPSGD paper, section 6; the prediction is the argmax. Multi-hot labels [B, tags] are
-  accepted as well: then the accuracy is that of the top-1 tag. The step sizes and clips of
-  the paper's experiments are for these scales:
+  PPSGD paper, section 6; the shift and the mean are those of its program, to whose scales the
+  experiments' step sizes and clips belong. The prediction is the argmax. Multi-hot labels
+  [B, tags] are accepted as well: then the accuracy is that of the top-1 tag.
 
   Args:
     label_shift: taken from the labels.

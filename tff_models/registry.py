@@ -187,7 +187,7 @@ MODELS: Mapping[str, ModelEntry] = {
     ),
     ModelEntry(
       name='femnist_cnn',
-      summary='two 3x3 convolutions of 32 and 64 channels, dense 128, dense (FeO2, FEMNIST)',
+      summary="3x3 convolutions of 32 and 64 channels, dense 128, dense (for FeO2's 2-layer CNN)",
       tasks=_CLASSES,
       builder='tff_models.neural:build_cnn',
       options=_COMPUTE_DTYPE,

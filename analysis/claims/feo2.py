@@ -385,7 +385,7 @@ def ratio_falls_with_noise() -> list[Pair]:
 
 
 def budgets() -> list[Pair]:
-  """The three budgets of Table 3 by the accountant."""
+  """The budgets in the captions of Tables 4 to 7, with Table 3's q; no z is printed."""
   cases = ((1.50, 0.05, 3.6), (3.86, 0.03, 0.6), (1.00, 0.03, 4.1))
   return [
     Pair(what=f'z {z}, q {q}', left=_poisson_epsilon(q, z, 500, 1e-4), right=epsilon)

@@ -20,7 +20,7 @@ from analysis.claims.pairs import Aside, Pair
 
 _NO_CLIP = 1e6
 _SEEDS = 3
-_LABEL_NOISE = 0.01  # the paper's
+_LABEL_NOISE = 0.01  # the program's: the paper has a symbol
 
 Data = Any  # a `datasets.FederatedDataset`: this room knows no data sets
 Load = Callable[..., Data]
