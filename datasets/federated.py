@@ -336,6 +336,7 @@ class FederatedDataset:
       too large to be read twice its size. Data sets that share one are of the same people.
     partition: what tells how the same data may be cut into other clients from this way: a
       table's from whose each row is, others by the settings that loaded them; empty if unknown.
+    loaded_by: the settings by which an experiment has loaded it; empty if a program gave it.
     citation: where the data come from.
   """
 
@@ -357,6 +358,7 @@ class FederatedDataset:
   preprocessing: tuple[str, ...] = ()
   checksums: Mapping[str, str] = dataclasses.field(default_factory=dict)
   partition: str = ''
+  loaded_by: str = ''
   citation: str
 
   def __post_init__(self):

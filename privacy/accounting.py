@@ -353,7 +353,7 @@ def pld_epsilon(
 
   Args:
     event: see `loss`.
-    delta: below `loss_distributions.SMALLEST_DELTA` PLD has too few digits.
+    delta: below `loss_distributions.smallest_delta` PLD has too few digits.
     adjacency: the neighbouring relation.
   """
   check_event(event)
@@ -363,7 +363,7 @@ def pld_epsilon(
     known = [epsilon for epsilon in each if epsilon is not None]
     return max(known, default=0.0) if len(known) == len(each) else None
   parts = loss_distributions.parts_of(event, adjacency)
-  if parts is None or delta < loss_distributions.SMALLEST_DELTA:
+  if parts is None or delta < loss_distributions.smallest_delta(parts):
     return None
   return _pld_epsilon(parts, float(delta))
 

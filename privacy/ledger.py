@@ -89,7 +89,9 @@ class Claim:
     events: the event of each silo by its id; under '' that of every client.
     rounds: the rounds that the events are of.
     folder: where the run's results are.
-    settings: what tells runs with other settings apart; empty if that is not known.
+    host: the machine on which the folder was named; empty if that is not known.
+    settings: what tells runs with other settings apart, empty if that is not known; what stands
+      after a plus is of what no setting tells, and lacks in lines of earlier versions.
     replaced: of a run that protects clients, the event where a client's data are replaced; None if
       that is not known. It is what a run that protects examples composes with.
     unprotected: which clients it does not protect, equal for the same ones; empty for none.
@@ -104,6 +106,7 @@ class Claim:
   events: Mapping[str, dp_accounting.DpEvent]
   rounds: int
   folder: str = ''
+  host: str = ''
   settings: str = ''
   replaced: dp_accounting.DpEvent | None = None
   unprotected: str = ''
@@ -133,11 +136,12 @@ class Claim:
   def from_json(cls, value: Mapping[str, Any]) -> 'Claim':
     """Reads what `to_json` gave."""
     events = [_event_from_json(event) for event in value['events']]
-    later = {'settings', 'replaced', 'unprotected'}  # lines of earlier versions have none
+    later = {'host', 'settings', 'replaced', 'unprotected'}  # lines of earlier versions have none
     names = {f.name for f in dataclasses.fields(cls)} - {'events', 'data'} - later
     replaced = value.get('replaced')
     return cls(
       **{name: value[name] for name in names},
+      host=value.get('host', ''),
       settings=value.get('settings', ''),
       replaced=None if replaced is None else _event_from_json(replaced),
       unprotected=value.get('unprotected', ''),
@@ -181,13 +185,13 @@ class Ledger:
   """The ledger in a file, which several processes may use at once."""
 
   def __init__(
-    self, path: pathlib.Path, *, is_running: Callable[[str], bool] = lambda folder: True
+    self, path: pathlib.Path, *, is_running: Callable[[Claim], bool] = lambda claim: True
   ):
     """Opens, or begins, the ledger at `path`.
 
     Args:
       path: the file.
-      is_running: tells of a run's folder whether somebody is at it. By default a run that did not
+      is_running: tells of a run's claim whether somebody is at it. By default a run that did not
         record its end counts as going on.
     """
     self.path = path
@@ -352,16 +356,17 @@ class _State:
     earlier = self._reserved or self._spent
     if earlier is None or not (earlier.settings and claim.settings):
       return
-    if (earlier.settings, earlier.data) != (claim.settings, claim.data):
+    known = claim.settings if '+' in earlier.settings else claim.settings.partition('+')[0]
+    if (earlier.settings, earlier.data) != (known, claim.data):
       raise ValueError(
         f'--ledger={path} holds another run with this noise key, with other settings or data'
         + (f' (in {earlier.folder})' if earlier.folder else '')
         + ': the noise of both is the same, and cancels. A key is for one run; make another.'
       )
 
-  def counted(self, is_running: Callable[[str], bool]) -> Claim | None:
+  def counted(self, is_running: Callable[[Claim], bool]) -> Claim | None:
     """What counts of the run: its reservation while it goes on, then what it has spent."""
-    if self._reserved is not None and not self._ended and is_running(self._reserved.folder):
+    if self._reserved is not None and not self._ended and is_running(self._reserved):
       return self._reserved
     return self._spent
 

@@ -43,10 +43,11 @@ _POINTS_IN_A_DEVIATION = 20
 _FEW_STEPS = 250
 _MOST_POINTS = 2**18  # of a step's grid; four times as many of a composition's
 # Mass that one composition may move to an infinite loss, and a step may move likewise. It is an
-# upper bound of what truncation costs in delta; the FFT's rounding is of the same size.
+# upper bound of what truncation costs in delta.
 _TAIL = 1e-14
+_ROUNDING = 2.0**-54  # of a step's spectrum; half of it was seen
 _STEP_DEVIATIONS = 9.5  # normal mass beyond: 1e-21
-SMALLEST_DELTA = 1e-10
+_SMALLEST_DELTA = 1e-10
 _LARGEST_LOSS = 700.0
 _LARGEST_MEAN_LOSS = 100.0
 
@@ -213,6 +214,12 @@ def _parts(event: dp_accounting.DpEvent, adjacency: Adjacency, count: int = 1):
   return {('gaussian', z) if q == 1 else (name, q, z): count}
 
 
+def smallest_delta(parts: Parts) -> float:
+  """Below it a composition has too few digits."""
+  steps = sum(n for key, n in parts if key[0] != 'gaussian')
+  return max(_SMALLEST_DELTA, 32 * steps * _ROUNDING)
+
+
 @functools.lru_cache(maxsize=64)
 def composed(parts: Parts) -> tuple[LossDistribution, ...] | None:
   """The loss distribution of the composition, one for each direction of the pairs.
@@ -286,10 +293,13 @@ def _convolved(parts, step: float) -> LossDistribution | None:
     folded[: len(masses)] = masses
     spectrum *= fft.rfft(folded.reshape(-1, size).sum(axis=0)) ** n
     first += n * part.first
-  # What lies outside the window is wrapped into it; its mass is added at infinity, too.
+  # What lies outside the window is wrapped into it; its mass is added at infinity, too, and that of
+  # the spectrum's rounding, which a power multiplies.
   sums = np.roll(fft.irfft(spectrum, size), first - low)[: high - low + 1]
   log_finite = sum(n * math.log1p(-min(part.infinity, 1 - 1e-300)) for part, n in parts)
-  return LossDistribution(low, step, np.maximum(sums, 0.0), -math.expm1(log_finite) + _TAIL)
+  return LossDistribution(
+    low, step, np.maximum(sums, 0.0), -math.expm1(log_finite) + _TAIL + times * _ROUNDING
+  )
 
 
 def _window(parts) -> tuple[int, int]:

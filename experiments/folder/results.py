@@ -158,10 +158,7 @@ class RunFolder:
     Args:
       checksums: SHA-256 of the data files by name.
       facts: further things worth knowing, such as the runtime's description.
-      contents: digests of what else makes the run what it is and no setting tells: the numbers
-        that a model of the user's holds ('model'), data that a program gives ('training
-        examples'), how noise is correlated ('noise correlation'), and the modules that the user's
-        files import.
+      contents: digests of what else makes the run what it is; see `Experiment.contents`.
 
     Raises:
       ValueError: the run was begun with other data, another model, or other code of the user's; or
@@ -191,7 +188,7 @@ class RunFolder:
       if name in contents and contents[name] != value:
         what = {
           'model': 'a model that holds other numbers',
-          'training examples': 'other training examples',
+          'examples': 'other training or validation examples',
           'noise correlation': f'another {noise_correlations.NAME}',
         }.get(name, f'another {name}.py')
         raise ValueError(

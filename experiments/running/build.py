@@ -11,9 +11,10 @@ import numpy as np
 
 import datasets
 import processes
+from experiments.config import user_files
 from experiments.config.experiment import ExperimentConfig, settings
-from experiments.folder import noise_keys
-from experiments.running import evaluation, hopeless, parts, references, wording
+from experiments.folder import noise_correlations, noise_keys
+from experiments.running import evaluation, hopeless, loading, parts, references, wording
 from experiments.running.loading import TrainParts, for_workers, load_dataset
 from experiments.running.plans import budget_groups, build_plan, setup_of
 from privacy import (
@@ -103,6 +104,32 @@ class Experiment:
     return server, clients
 
   @property
+  def _outside(self) -> tuple[str, ...]:
+    sentences = references.outside(self.dataset)
+    if getattr(self.plan, 'num_opted_out', 0) and 'opt_out_candidates' in self.dataset.groups:
+      sentences += (
+        'Who may opt out is a group of the data set: where it follows from the data of clients, '
+        'the public list of those who do tells of the others, too.',
+      )
+    return sentences
+
+  @functools.cached_property
+  def contents(self) -> dict[str, str]:
+    """Digests of what makes the run what it is and no setting tells, by what it is.
+
+    The numbers that a model of the user's holds, data that a program gives, how noise is
+    correlated, and the modules that the user's files import.
+    """
+    contents = user_files.imported(self.config)
+    if self.model.contents:
+      contents['model'] = self.model.contents
+    if not loading.is_of_settings(self.config, self.dataset):
+      contents['examples'] = loading.digest_of(self.dataset)
+    if self.fitted_correlation is not None:
+      contents['noise correlation'] = noise_correlations.digest(self.fitted_correlation)
+    return contents
+
+  @property
   def fitted_correlation(self) -> np.ndarray | None:
     """The numbers of a noise correlation that was found by optimisation; None without one."""
     own = self.plan.correlation if isinstance(self.plan, plan.ClientLevelPrivacy) else None
@@ -171,7 +198,7 @@ class Experiment:
     """The content of privacy.json after the last round, with the statement in words."""
     statement = self.plan.statement(
       rounds,
-      preprocessing=self.dataset.preprocessing + (references.outside(self.dataset) * self.private),
+      preprocessing=self.dataset.preprocessing + self._outside * self.private,
       notes=wording.notes(self.config.declaration, self.plan),
     )
     report = statement.to_json()

@@ -7,12 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from experiments.config import user_files
 from experiments.folder import checkpoints, events, noise_correlations
 from experiments.folder.metrics import MetricTable
 from experiments.folder.results import RunFolder
 from experiments.folder.store import Store
-from experiments.running import loading
 from experiments.running.build import Experiment
 from experiments.running.guarantees import guarantors
 from experiments.running.population import Population
@@ -82,17 +80,10 @@ class Keeper:
       ValueError: see `RunFolder.record_environment`; or what is there is damaged.
     """
     for run, folder in zip(self._runs, self._folders, strict=False):
-      contents = user_files.imported(run.config)
-      if run.model.contents:
-        contents['model'] = run.model.contents
-      if not loading.is_of_settings(run.config, run.dataset):
-        contents['training examples'] = loading.digest_of(run.dataset)
-      correlation = run.fitted_correlation
-      if correlation is not None:
-        contents['noise correlation'] = noise_correlations.digest(correlation)
-      folder.record_environment(run.dataset.checksums, {'runtime': machine}, contents=contents)
-      if correlation is not None:
-        noise_correlations.write(folder.path, correlation)
+      checksums = run.dataset.checksums
+      folder.record_environment(checksums, {'runtime': machine}, contents=run.contents)
+      if run.fitted_correlation is not None:
+        noise_correlations.write(folder.path, run.fitted_correlation)
       privacy = folder.read_json('privacy.json') or {}
       self._rounds_run = max(self._rounds_run, privacy.get('rounds', 0))
     found = None

@@ -26,6 +26,7 @@ _SETTINGS = (
   'seed', 'dataset', 'dataset_option', 'silo_column', 'target_column', 'data_dir', 'test_fraction',
   'min_examples', 'validation_fraction',
 )  # fmt: skip
+_LOOKED_AT = 64  # clients
 
 
 def load_dataset(
@@ -43,7 +44,9 @@ def load_dataset(
     dataset = datasets.load_dataset(
       config.dataset, seed=config.seed, data_dir=config.data_dir or None, **config.dataset_options
     )
-    dataset = dataclasses.replace(dataset, partition=_cut_by_settings(config, dataset))
+    dataset = dataclasses.replace(
+      dataset, partition=_cut_by_settings(config, dataset), loaded_by=_settings_of(config)
+    )
     least = least or datasets.registry.find(config.dataset).min_examples
   elif not isinstance(dataset, datasets.FederatedDataset):
     raise ValueError(
@@ -59,18 +62,33 @@ def load_dataset(
 
 def is_of_settings(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> bool:
   """Whether the configuration says what the data are, and not a program that gives them."""
-  return dataset.partition == _cut_by_settings(config, dataset)
+  return dataset.loaded_by == _settings_of(config)
 
 
+@functools.lru_cache(maxsize=4)
 def cut_of(dataset: datasets.FederatedDataset) -> str:
   """What tells how the data are cut into clients: of unknown origin, by what each one holds."""
-  return dataset.partition or digest_of(dataset)
+  return dataset.partition or _digest(dataset, 0, dataset.num_clients)
 
 
 @functools.lru_cache(maxsize=4)
 def digest_of(dataset: datasets.FederatedDataset) -> str:
-  """SHA-256 of every client's training data, as far as they are in memory."""
-  return _digest(dataset, 0, dataset.num_clients)
+  """SHA-256 of every client's training and validation data.
+
+  Of clients that are loaded by cohort, or have fresh data in every round, it takes some, and the
+  first round.
+  """
+  digest = hashlib.sha256(_digest(dataset, 0, dataset.num_clients).encode())
+  few = np.unique(np.linspace(0, dataset.num_clients - 1, _LOOKED_AT).astype(int))
+  for split in (dataset.train, dataset.validation):
+    if split is not None:
+      examples = split if isinstance(split, datasets.ClientExamples) else split.load(few)
+      _add(digest, examples.num_examples, examples.x, examples.y)
+  return digest.hexdigest()
+
+
+def _settings_of(config: ExperimentConfig) -> str:
+  return json.dumps([getattr(config, name) for name in _SETTINGS if name != 'data_dir'])
 
 
 def _cut_by_settings(config: ExperimentConfig, dataset: datasets.FederatedDataset) -> str:
@@ -212,8 +230,12 @@ def _digest(dataset: datasets.FederatedDataset, first: int, last: int) -> str:
   arrays = [train.num_examples]
   if isinstance(train, datasets.ClientExamples):
     arrays += [train.x, train.y]
+  _add(digest, *(array[first:last] for array in arrays))
+  return digest.hexdigest()
+
+
+def _add(digest: Any, *arrays: np.ndarray) -> None:
   for array in arrays:
-    own = np.ascontiguousarray(array[first:last])
+    own = np.ascontiguousarray(array)
     digest.update(repr((own.dtype.str, own.shape)).encode())
     digest.update(own.data.cast('B'))
-  return digest.hexdigest()

@@ -63,6 +63,7 @@ class Loop:
     self._show: Callable[[Loop], None] = lambda loop: None
     self._callbacks: Sequence[Sequence[Callback]] = ()
     self._stop_when_diverged = False
+    self._is_warned = False  # of a loss that is not finite, in a private run
     self._is_open = False  # what follows the last round is still to be done
     self._evaluated = 0  # rounds done at the last evaluation
 
@@ -253,6 +254,16 @@ class Loop:
 
   def _check_finite(self, round_: int, which: str, loss: Any) -> None:
     if loss is None or not self._stop_when_diverged or math.isfinite(loss):
+      return
+    if self.runs[0].private and self._population.released_is_finite():
+      # One example's own loss may be infinite, and the end of the run would tell that it is there.
+      if not self._is_warned:
+        print(
+          f'after round {round_} the {which} loss is {float(loss):g}, while the models are finite: '
+          'a private run goes on, since its end would tell of whose loss it is',
+          file=sys.stderr,
+        )
+      self._is_warned = True
       return
     if not self._keeper.holds(self.rounds_done):
       self._keeper.write_metrics(self.tables)

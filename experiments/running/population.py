@@ -197,6 +197,22 @@ class Population:
       clients = trees.setting(self.clients.to_numpy(), own)
     return trees.setting(server, index), clients
 
+  def released_is_finite(self) -> bool:
+    """Whether all numbers are finite in what a private run releases of its first run's states.
+
+    The server's; with example-level privacy the clients', too.
+    """
+    server, clients = self.states_of(0)
+    released = [server]
+    if self.runs[0].config.privacy == 'example' and not isinstance(clients, runtime.StoredStates):
+      released.append(clients)
+    return all(
+      np.all(np.isfinite(leaf))
+      for state in released
+      for name, leaf in checkpoints.flatten(state).items()
+      if checkpoints.CONSTANT.isdisjoint(name.split('/'))
+    )
+
   def close(self) -> None:
     """Ends the loading ahead."""
     for generator in self._ahead:

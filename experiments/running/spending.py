@@ -1,9 +1,11 @@
 """What a run spends, in the ledger of its data (`--ledger`)."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import pathlib
+import socket
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,6 @@ class Spending:
     self._experiment = experiment
     self._run_folder = folder
     self._folder = '' if folder is None else str(folder.path.resolve())
-    # The folder's are those with which the run was begun, maybe by an earlier version.
-    self._settings = config.fingerprint if folder is None else folder.fingerprint
     self._reserved = False
     self._book = None
     if config.ledger is not None:
@@ -70,6 +70,14 @@ class Spending:
       run=run, folder=self._folder, settings=self._settings,
     )  # fmt: skip
 
+  @functools.cached_property
+  def _settings(self) -> str:
+    """What tells runs apart: two with the same noise must be the same in all of it."""
+    contents = json.dumps(self._experiment.contents, sort_keys=True)
+    # The folder's are those with which the run was begun, maybe by an earlier version.
+    own = self._run_folder or self._experiment.config
+    return f'{own.fingerprint}+{hashlib.sha256(contents.encode()).hexdigest()[:16]}'
+
 
 def claim_of(
   config: ExperimentConfig,
@@ -104,6 +112,7 @@ def claim_of(
     events=events,
     rounds=rounds,
     folder=folder,
+    host=socket.gethostname(),
     settings=settings,
     replaced=replaced,
     unprotected=unprotected,
@@ -134,14 +143,14 @@ def with_ledger(privacy: dict[str, Any], together: ledger.Composition | None) ->
   return {**privacy, **records, 'statement': statement}
 
 
-def _is_running(folder: str) -> bool:
-  """Whether a process holds a run's folder."""
-  if not folder:
+def _is_running(claim: ledger.Claim) -> bool:
+  """Whether a process holds a run's folder, or may: it is not seen from here."""
+  if not claim.folder:
     return True
   try:
-    files.FolderLock(pathlib.Path(folder)).release()
-  except ValueError:
+    files.FolderLock(pathlib.Path(claim.folder)).release()
+  except FileNotFoundError:  # gone, if it was here
+    return claim.host != socket.gethostname()
+  except (ValueError, OSError):
     return True
-  except OSError:  # it is gone
-    return False
   return False

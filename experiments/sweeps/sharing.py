@@ -88,7 +88,7 @@ def _variant_of(
       own = build.prepared(config, dataset)
       plan = build.build_plan(config, own)
       # With another seed the largest client may be larger.
-      if _denominator(plan) != _denominator(other.plan) or _spec(own) != _spec(other.dataset):
+      if _constants(plan) != _constants(other.plan) or _spec(own) != _spec(other.dataset):
         continue
       values = dict(other.method.hyperparameters)
       values.update({n: v for n, v in _query_values(plan).items() if n in values})
@@ -128,7 +128,7 @@ def _is_same_program(a: Experiment, b: Experiment) -> bool:
   free = {'seed', *sweep_grid.BUDGETS, *a.method.hyperparameters}
   return (
     sweep_grid.differing(a.config, b.config) <= free
-    and _denominator(a.plan) == _denominator(b.plan)
+    and _constants(a.plan) == _constants(b.plan)
     and a.method.process.next.type_signature == b.method.process.next.type_signature
   )
 
@@ -143,9 +143,12 @@ def _query_values(plan) -> Mapping[str, float]:
   return plan.hyperparameters if plan.unit == 'client' else {}
 
 
-def _denominator(plan) -> float | None:
-  """The divisor of the updates' sum, a constant of the program; None if there is none."""
-  return getattr(plan, 'denominator', None)
+def _constants(plan) -> tuple:
+  """What the program has of a plan: the divisor of the updates' sum, and correlated noise."""
+  correlation, noise = getattr(plan, 'correlation', None), None
+  if correlation is not None:
+    noise = correlation.fitted.tobytes(), plan.cohorts.participation(correlation.rounds)
+  return getattr(plan, 'denominator', None), noise
 
 
 def batches(experiments: Mapping[str, Experiment], *, workers: int = 1) -> list[list[str]]:

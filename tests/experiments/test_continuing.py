@@ -275,7 +275,7 @@ def test_a_run_whose_budgets_were_edited_is_not_continued(tmp_path):
   ('name', 'words'),
   [
     ('model', 'a model that holds other numbers'),
-    ('training examples', 'other training examples'),
+    ('examples', 'other training or validation examples'),
     ('helper', 'another helper.py'),
   ],
 )

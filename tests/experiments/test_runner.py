@@ -1,7 +1,9 @@
 """The round loop: results, kills, resumes, refusals."""
 
 import dataclasses
+import functools
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -535,6 +537,28 @@ def test_divergence_is_said(tmp_path):
     result = runner.run(experiment, show_progress=False, stop_when_diverged=False)
   assert 'has diverged' in result.report
   json.loads((tmp_path / 'on' / 'summary.json').read_text())
+
+
+@pytest.mark.parametrize('model', [0.5, math.nan], ids=['finite', 'not_finite'])
+@pytest.mark.parametrize('privacy', ['client', 'none'])
+def test_the_end_of_a_private_run_does_not_tell_of_one_loss(tmp_path, capsys, privacy, model):
+  class Method(fakes.FakeMethod):
+    class process:
+      @staticmethod
+      def next(server, clients, data, cohort):
+        server, clients, metrics = fakes.FakeMethod.process.next(server, clients, data, cohort)
+        return server | {'model': np.float64(model)}, clients, metrics | {'train_loss': math.inf}
+
+  values = {} if privacy == 'client' else dict(noise_multiplier=None, delta=None)
+  config = make_config(tmp_path, privacy=privacy, clients_per_round=6, **values)
+  experiment = dataclasses.replace(fakes.make_experiment(config), method=Method())
+  start = functools.partial(runner.run, experiment, show_progress=False)
+  if privacy == 'none' or math.isnan(model):
+    with pytest.raises(ValueError, match='after round 1 of 12'):
+      start()
+  else:
+    assert start().summary['rounds'] == 12
+    assert capsys.readouterr().err.count('a private run goes on') == 1
 
 
 @pytest.mark.slow

@@ -142,6 +142,50 @@ def test_a_key_of_the_users_is_for_one_run(tmp_path):
   assert run(tmp_path / 'c', **own).privacy['ledger'] == first.privacy['ledger']
 
 
+def test_a_key_is_not_for_two_cuts_of_data_that_a_program_gives(tmp_path):
+  """Nor for data with another validation split, or that are loaded by cohort."""
+  key, book = tmp_path / 'key', str(tmp_path / 'ledger')
+  key.write_text(NoiseKey.fresh().hex())
+  os.chmod(key, 0o600)
+
+  def start(name, dataset):
+    own = experiment(tmp_path / name, ledger=book, noise_key_file=str(key))
+    # Of one table, which has the checksum, whatever a split takes from it.
+    dataset = dataclasses.replace(dataset, checksums={'table': 'the same'}, partition='who')
+    return runner.run(dataclasses.replace(own, dataset=dataset), show_progress=False)
+
+  whole = fakes.make_dataset(0)
+  start('a', whole)
+  assert start('again', fakes.make_dataset(0)).privacy['ledger']['runs'] == 1
+  held = dataclasses.replace(whole, validation=whole.test)
+  source = datasets.ClientSource(
+    num_examples=whole.train.num_examples, max_examples=whole.train.max_examples,
+    read=lambda k: fakes.make_dataset(1).train.select(np.array([k])).pooled(),
+  )  # fmt: skip
+  for other in (fakes.make_dataset(1), held, dataclasses.replace(whole, train=source)):
+    with pytest.raises(ValueError, match='another run with this noise key'):
+      start('b', other)
+
+
+def test_a_run_counts_whole_where_its_folder_is_not_seen(tmp_path, monkeypatch):
+  whole = spending.claim_of(
+    (made := experiment('')).config, made.dataset, made.plan, 12, run='a',
+    folder=str(tmp_path / 'gone'),
+  )  # fmt: skip
+  assert not spending._is_running(whole)  # it was here
+  assert spending._is_running(dataclasses.replace(whole, host='elsewhere'))
+  assert spending._is_running(dataclasses.replace(whole, host=''))  # of an earlier version
+  (tmp_path / 'there').mkdir()
+  there = dataclasses.replace(whole, folder=str(tmp_path / 'there'))
+  assert not spending._is_running(there)
+
+  def refused(folder):
+    raise PermissionError
+
+  monkeypatch.setattr(files, 'FolderLock', refused)
+  assert spending._is_running(there)
+
+
 @pytest.mark.slow
 def test_the_run_that_would_pass_is_refused_before_its_first_round(tmp_path):
   budget = dict(ledger=str(tmp_path / 'ledger'), ledger_epsilon=of_several(20))

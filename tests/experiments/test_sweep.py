@@ -16,7 +16,7 @@ from absl.testing import flagsaver
 
 from experiments import cli
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import checkpoints, files, provenance
+from experiments.folder import checkpoints, files, noise_correlations, provenance
 from experiments.folder.metrics import MetricTable
 from experiments.sweeps import grid as sweep_grid
 from experiments.sweeps import record, sweep
@@ -290,6 +290,29 @@ def test_seeds_whose_clients_have_other_sizes_have_their_own_program():
     data = experiment.method.process.next.type_signature.parameter[2].member['x']
     assert tuple(data.shape) == evaluation.examples_spec(experiment.dataset.train).x_shape
   assert len({id(e.method.process) for e in built.values()}) == len(set(sizes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('correlation', ['banded', 'buffered'])
+def test_runs_begun_with_another_correlation_have_their_own_program(tmp_path, correlation):
+  """Its matrices are constants of the program."""
+  from experiments.sweeps import sharing
+
+  base = dict(
+    dataset='digits', method='fedavg', rounds=6, privacy='client', delta=1e-3, noise_multiplier=1.0,
+    cohort_sampling='separated', clients_per_round=20, noise_correlation=correlation,
+  )  # fmt: skip
+  runs = {
+    name: dataclasses.replace(config, output_dir=str(tmp_path / name))
+    for name, config in Grid.parse(base, [], ['0-1']).runs().items()
+  }
+  one, two = sharing.build_all(runs).values()
+  assert one.method.process is two.method.process
+  (tmp_path / 'seed=1').mkdir(exist_ok=True)
+  noise_correlations.write(tmp_path / 'seed=1', 0.9 * one.fitted_correlation)
+  two = sharing.build_all(runs)['seed=1']
+  assert two.method.process is not one.method.process
+  assert not np.array_equal(two.fitted_correlation, one.fitted_correlation)
 
 
 def test_infinity_survives_the_files(tmp_path):

@@ -111,7 +111,7 @@ def test_the_run_that_would_pass_the_budget_is_refused_and_not_written(tmp_path)
 
 def test_a_running_run_counts_whole_and_a_killed_one_what_it_recorded(tmp_path):
   running = {'folder'}
-  book = Ledger(tmp_path / 'ledger', is_running=running.__contains__)
+  book = Ledger(tmp_path / 'ledger', is_running=lambda claim: claim.folder in running)
   book.reserve(claim('a', rounds=100, folder='folder'))
   book.record(claim('a', rounds=30, folder='folder'))
   asked = claim('b', rounds=1)
@@ -146,9 +146,20 @@ def test_a_key_that_another_run_had_is_refused(tmp_path):
   assert book.reserve(dataclasses.replace(first, settings='')).runs == 1
 
 
+def test_what_no_setting_tells_is_looked_at_wherever_a_line_has_it(tmp_path):
+  book = Ledger(tmp_path / 'ledger')
+  book.reserve(claim('key', settings='one'))  # of an earlier version
+  book.reserve(claim('key', settings='one+x'))
+  for other in ('one+y', 'two+x'):
+    with pytest.raises(ValueError, match='holds another run with this noise key'):
+      book.reserve(claim('key', settings=other))
+  with pytest.raises(ValueError, match='holds another run with this noise key'):
+    Ledger(tmp_path / 'ledger').reserve(claim('key', settings='two'))
+
+
 def test_lines_of_earlier_versions_are_read():
   line = claim('a').to_json()
-  for name in ('settings', 'replaced', 'unprotected'):
+  for name in ('host', 'settings', 'replaced', 'unprotected'):
     del line[name]
   assert Claim.from_json(line) == claim('a')
 

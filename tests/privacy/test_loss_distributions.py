@@ -6,7 +6,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import pld
-from scipy import stats
+from scipy import optimize, stats
 
 from privacy import accounting, loss_distributions
 from privacy.events import Adjacency, ExponentialMechanismDpEvent
@@ -117,6 +117,29 @@ def test_many_convolutions_are_the_closed_form():
   exact = accounting.pld_epsilon(dp_accounting.SelfComposedDpEvent(GAUSSIAN(z), steps), 1e-8)
   ours = accounting.pld_epsilon(_poisson(1 - 1e-9, z, steps), 1e-8)
   assert exact <= ours * (1 + 1e-6) < exact * 1.001
+
+
+@pytest.mark.parametrize(('steps', 'mu'), [(300_000, 2.0), (400_000, 4.0), (500_000, 1.0)])
+def test_the_rounding_of_many_steps_makes_epsilon_no_smaller(monkeypatch, steps, mu):
+  """As good as always sampled: one Gaussian mechanism of noise 1 / mu."""
+  event = _poisson(1 - 1e-12, math.sqrt(steps) / mu, steps)
+  smallest = loss_distributions.smallest_delta(loss_distributions.parts_of(event, ZERO))
+
+  def of_one(delta):
+    def difference(epsilon):
+      low = math.exp(epsilon + stats.norm.logcdf(-mu / 2 - epsilon / mu))
+      return stats.norm.cdf(mu / 2 - epsilon / mu) - low - delta
+
+    return optimize.brentq(difference, 0.01, 60)
+
+  assert of_one(smallest) < accounting.pld_epsilon(event, smallest) < 1.005 * of_one(smallest)
+  assert accounting.pld_epsilon(event, 1e-10) is None
+  # With nothing for the rounding, and a smallest delta for any number of steps, it is too small.
+  monkeypatch.setattr(loss_distributions, '_ROUNDING', 0.0)
+  loss_distributions.composed.cache_clear()
+  assert accounting.pld_epsilon(event, 1e-10) < of_one(1e-10)
+  loss_distributions.composed.cache_clear()
+  accounting._pld_epsilon.cache_clear()
 
 
 def test_mixed_mechanisms_compose():
