@@ -152,7 +152,7 @@ def _pivots_loss(flags, tmp_path):
   from experiments.running import population
 
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(population.Population, 'release', lambda self: {})
+    patch.setattr(population.Population, '_release', lambda self: {})
     assert run(*flags, f'--output_dir={tmp_path}/pivots') == 0
   return load(tmp_path / 'pivots')[1]['metrics']['test_loss']
 
@@ -309,7 +309,10 @@ def test_without_output_dir_folders_are_numbered(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize('flags', [DP_FEDAVG, MR_MTL], ids=['dp_fedavg', 'mr_mtl'])
 def test_sigkill_then_resume_in_fresh_processes(tmp_path, flags):
   flags = [*(f for f in flags if 'rounds=' not in f), '--rounds=200', '--checkpoint_every=7']
-  assert run(*flags, f'--output_dir={tmp_path}/reference') == 0
+  # In a process of its own, too: with as many threads.
+  whole = spawn(*flags, f'--output_dir={tmp_path}/reference')
+  said = whole.communicate(timeout=300)
+  assert whole.returncode == 0, said
   rng = random.Random(1)
   folder = tmp_path / 'run'
   for _ in range(2):
