@@ -105,6 +105,13 @@ labels 1 to 5>
     notes.append('The list of the classes was read from all values of the target.')
   names = df[silo_column].astype(str).to_numpy()
   ids, rows_of = partition.rows_by_client(names)
+  if df[silo_column].nunique() > len(ids):
+    own = df[silo_column].drop_duplicates()
+    name = own.astype(str)[own.astype(str).duplicated()].iloc[0]
+    raise ValueError(
+      f'Column {silo_column!r} has two silos that are both written {name!r}, such as a number and '
+      'a text; make them of one type.'
+    )
   small = [str(id_) for id_, rows in zip(ids, rows_of, strict=True) if len(rows) < 2]
   if small:
     raise ValueError(

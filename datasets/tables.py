@@ -4,6 +4,8 @@ import os
 import pathlib
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from datasets import dataframe, federated
 
 if TYPE_CHECKING:
@@ -46,7 +48,8 @@ def load(
   if not path.is_file():
     raise FileNotFoundError(f'--dataset={file}: there is no file {path.resolve()}.')
   try:
-    table = _read_csv(path) if path.suffix == '.csv' else pd.read_parquet(path)
+    is_text = path.suffix == '.csv'
+    table = _read_csv(path, silo_column) if is_text else pd.read_parquet(path)
   except Exception as error:  # pandas and pyarrow raise many kinds
     said = ' '.join(str(error).split())
     raise ValueError(f'--dataset={file} cannot be read: {said}') from error
@@ -78,8 +81,8 @@ def load(
     raise ValueError(f'--dataset={file}: {error}') from error
 
 
-def _read_csv(path: pathlib.Path) -> 'pd.DataFrame':
-  """A CSV file as a table of its own columns.
+def _read_csv(path: pathlib.Path, silo_column: str | None) -> 'pd.DataFrame':
+  """A CSV file as a table of its own columns; a silo may be called NA or None.
 
   Raises:
     ValueError: what pandas would make sense of in silence: a name that is there twice, whose second
@@ -98,4 +101,8 @@ def _read_csv(path: pathlib.Path) -> 'pd.DataFrame':
   if not isinstance(table.index, pd.RangeIndex):
     more = len(table.columns) + table.index.nlevels
     raise ValueError(f'Its rows have {more} values, and its first line {len(table.columns)} names.')
+  own = table[silo_column] if silo_column in table else pd.Series(dtype=float)
+  if own.isna().any() and (own.isna().all() or not pd.api.types.is_numeric_dtype(own)):
+    written = pd.read_csv(path, usecols=[silo_column], dtype=str, keep_default_na=False)
+    table[silo_column] = own.astype(object).fillna(written[silo_column].replace('', np.nan))
   return table

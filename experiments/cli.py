@@ -58,8 +58,8 @@ def main(argv: list[str]) -> int:
     where = user_files.place_of(error)  # of what a user's own file raises
     print(f'error: {_one_line(error)}{where if where not in str(error) else ""}', file=sys.stderr)
     return EXIT_ERROR
-  except Exception as error:  # a fault of ours: still one line, unless asked for more
-    if _debugging():
+  except (Exception, SystemExit) as error:  # a fault of ours: still one line, unless asked for more
+    if _debugging() or (isinstance(error, SystemExit) and not user_files.place_of(error)):
       raise
     kind = type(error).__name__
     where = user_files.place_of(error) or ' (--verbosity=1 shows where)'

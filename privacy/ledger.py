@@ -277,7 +277,7 @@ class Ledger:
       try:
         record = json.loads(line)
         claim, kind = Claim.from_json(record), record['kind']
-      except (ValueError, KeyError, TypeError) as error:
+      except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(
           f'--ledger={self.path}: line {number} cannot be read ({error}).'
         ) from error

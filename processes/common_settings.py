@@ -15,6 +15,7 @@ ROUNDS = Setting(
 LOCAL_EPOCHS = Setting(
   name='local_epochs', kind=int, default=1,
   help='Passes of a client over its examples in a round.', group=Group.TRAINING, minimum=1,
+  maximum=1_000_000,
 )  # fmt: skip
 CLIENT_LEARNING_RATE = Setting(
   name='client_learning_rate', kind=float, default=0.1, help="Learning rate of the clients' SGD.",

@@ -3,9 +3,12 @@
 import dataclasses
 import enum
 import math
+import numbers
 from typing import Any
 
 from settings.wording import did_you_mean
+
+LARGEST = 3.4e38  # of a float32
 
 
 class Group(enum.Enum):
@@ -106,8 +109,13 @@ class Setting:
       return tuple(str(v) for v in ([value] if isinstance(value, str) else value))
     if self.infinite and value == 'inf':  # as JSON files have it
       value = math.inf
-    if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
-      value = float(value)
+    if not isinstance(value, bool):  # also those of NumPy
+      if isinstance(value, numbers.Integral):
+        value = int(value)
+      elif isinstance(value, numbers.Real):
+        value = float(value)
+      if self.kind is float and isinstance(value, int):
+        value = float(value)
     if self.kind is int and isinstance(value, float) and value.is_integer():
       value = int(value)
     if not _is_of_kind(value, self.kind):
@@ -117,6 +125,8 @@ class Setting:
     too_small = (self.minimum is not None and value < self.minimum) or (
       self.above is not None and value <= self.above
     )
+    if self.kind is float and LARGEST < abs(value) < math.inf:
+      raise ValueError(f'--{name}={value} must be at most {LARGEST:g}, as float32 holds it.')
     too_large = self.maximum is not None and value > self.maximum
     if too_small or too_large:
       raise ValueError(f'--{name}={value} must be {self.allowed}.')

@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from settings.setting import LARGEST
+
 
 def read(
   name: str,
@@ -41,6 +43,8 @@ def read(
   known = frozenset(silos)
   for line, row in enumerate(rows, start=2):
     silo, where = (row['silo'] or '').strip(), f'{flag}, line {line}'
+    if None in row:
+      raise ValueError(f'{where} has more values than the {len(columns)} columns.')
     if silo in left_out:
       continue
     if silo not in known:
@@ -54,19 +58,19 @@ def read(
   return [values[silo] for silo in silos]
 
 
-def positive(text: str | None, what: str) -> float:
+def positive(text: str | None, what: str, *, most: float = LARGEST) -> float:
   """A number above 0, or a `ValueError` that says what it is of."""
   value = _number(text)
-  if not 0 < value < float('inf'):
-    raise ValueError(f'{what} is {text!r}; it must be a positive number.')
+  if not 0 < value <= most:
+    raise ValueError(f'{what} is {text!r}; it must be greater than 0 and at most {most:g}.')
   return value
 
 
 def not_negative(text: str | None, what: str) -> float:
   """A number from 0, or a `ValueError` that says what it is of."""
   value = _number(text)
-  if not 0 <= value < float('inf'):
-    raise ValueError(f'{what} is {text!r}; it must be a number from 0.')
+  if not 0 <= value <= LARGEST:
+    raise ValueError(f'{what} is {text!r}; it must be a number from 0 to {LARGEST:g}.')
   return value
 
 

@@ -47,8 +47,11 @@ def _check_privacy(config: Any) -> None:
       f'--privacy={config.privacy} needs --noise_multiplier or --target_epsilon'
       + (' or --silo_epsilons.' if config.privacy == 'example' else '.')
     )
-  if config.ledger is not None and pathlib.Path(config.ledger).is_dir():
-    raise ValueError(f'--ledger={config.ledger} is a folder; give a file, which need not exist.')
+  for name, more in (('ledger', ', which need not exist'), ('noise_key_file', '')):
+    path = getattr(config, name)
+    if path is not None and pathlib.Path(path).exists() and not pathlib.Path(path).is_file():
+      what = 'a folder' if pathlib.Path(path).is_dir() else 'no ordinary file'
+      raise ValueError(f'--{name}={path} is {what}; give a file{more}.')
   if config.ledger_epsilon is not None and config.ledger is None:
     raise ValueError(f'--ledger_epsilon={config.ledger_epsilon:g} needs --ledger.')
   if config.ledger is not None and config.noise_key == 'rehearsal':
@@ -117,6 +120,8 @@ def _check_cohorts(config: Any) -> None:
     )
   for name, owner in (('noise_bands', 'banded'), ('noise_buffers', 'buffered')):
     value, asked = getattr(config, name), config.noise_correlation
+    if asked is None and config.cohort_sampling == 'separated' and config.privacy == 'client':
+      asked = 'banded'
     if value is not None and asked != owner:
       raise ValueError(f'--{name}={value} needs --noise_correlation={owner}.')
 

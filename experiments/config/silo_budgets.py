@@ -7,6 +7,8 @@ import numpy as np
 
 from settings import silo_tables
 
+_LARGEST_DELTA = 0.5  # that of --delta
+
 
 def read_epsilons(
   path: pathlib.Path,
@@ -32,7 +34,9 @@ def read_epsilons(
 
   def budget(row: Mapping[str, str], where: str) -> tuple[float, float]:
     epsilon = silo_tables.positive(row['epsilon'], f'{where}: epsilon')
-    own_delta = silo_tables.positive(row['delta'], f'{where}: delta') if row.get('delta') else delta
+    own_delta = delta
+    if row.get('delta'):
+      own_delta = silo_tables.positive(row['delta'], f'{where}: delta', most=_LARGEST_DELTA)
     if own_delta is None:
       raise ValueError(f'{where}: silo {row["silo"]!r} has no delta; add a column or give --delta.')
     return epsilon, own_delta

@@ -79,8 +79,9 @@ class MetricTable:
     return list(dict.fromkeys(r.group for r in self.rows if r.group is not None))
 
   def first_divergence(self) -> Row | None:
-    """The first row whose value is not a finite number (epsilon may be infinite)."""
-    return next(self._not_finite(), None)
+    """The first row whose value is not a finite number (epsilon may be infinite), losses first."""
+    losses = (row for row in self._not_finite() if row.metric.endswith('loss'))
+    return next(losses, next(self._not_finite(), None))
 
   def _not_finite(self) -> Iterator[Row]:
     return (r for r in self.rows if not math.isfinite(r.value) and not r.metric.endswith('epsilon'))

@@ -32,11 +32,12 @@ def final_report(*, table: MetricTable, metric: str, statement: str, summary: di
   for words in _remarks(metric, summary):
     lines += [textwrap.fill(words, 100), '']
   lines.append(statement)
-  diverged = table.first_divergence()
+  diverged = table.first_divergence()  # of a loss, if there is one
   if diverged:
-    tries = ' Try a smaller --client_learning_rate.' if diverged.round else ''
-    lines += ['', f'The run has diverged: {diverged.name} is {diverged.value} after round '
-              f'{diverged.round}.{tries}']  # fmt: skip
+    has_diverged = diverged.round and diverged.metric.endswith('loss')
+    tries = ' Try a smaller --client_learning_rate.' if has_diverged else ''
+    what = 'The run has diverged: ' if has_diverged else ''
+    lines += ['', f'{what}{diverged.name} is {diverged.value} after round {diverged.round}.{tries}']
   return '\n'.join(lines)
 
 

@@ -1,8 +1,12 @@
 """SIGINT and SIGTERM: finish the round, keep what was done, and go."""
 
+import os
 import signal
+import sys
 import threading
+import time
 
+_SAYS_AFTER = 2.0  # seconds
 NOTHING_KEPT = 'stopped before the first round; nothing was kept'
 
 
@@ -20,12 +24,20 @@ class Interruption:
   Until `defer` is called a signal raises `Interrupted` at once: there is nothing to
   keep. After it, the first signal is only noted in `signal_number`, for the round loop
   to see between two rounds; a second one raises.
+
+  Python's handlers wait while the main thread is inside of a program, however long its round
+  takes. So another thread looks on, which says that a signal has come, and ends the process at
+  the next one, as a kill would.
   """
 
   def __init__(self):
     self.signal_number: int | None = None
     self._deferring = False
     self._previous = {}
+    self._handled_at = -float('inf')
+    self._is_over = threading.Event()
+    self._pipe: tuple[int, int] | None = None
+    self._previous_pipe = -1
 
   def defer(self) -> None:
     """From now on the first signal is noted, not raised."""
@@ -33,6 +45,7 @@ class Interruption:
 
   def _handle(self, number, frame):
     del frame
+    self._handled_at = time.monotonic()
     first = self.signal_number is None
     self.signal_number = number
     if not (first and self._deferring):
@@ -44,8 +57,33 @@ class Interruption:
     if threading.current_thread() is threading.main_thread():
       for number in (signal.SIGINT, signal.SIGTERM):
         self._previous[number] = signal.signal(number, self._handle)
+      self._pipe = os.pipe()
+      os.set_blocking(self._pipe[1], False)
+      self._previous_pipe = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+      threading.Thread(target=self._look_on, args=self._pipe[:1], daemon=True).start()
     return self
 
   def __exit__(self, *exception) -> None:
+    self._is_over.set()
     for number, handler in self._previous.items():
       signal.signal(number, handler)
+    if self._pipe is not None:
+      signal.set_wakeup_fd(self._previous_pipe)
+      os.close(self._pipe[1])  # which ends the thread
+
+  def _look_on(self, pipe: int) -> None:
+    """Reads the numbers of the signals that come, until the pipe's other end is closed."""
+    said = False
+    while number := os.read(pipe, 1):
+      if number[0] not in (signal.SIGINT, signal.SIGTERM):
+        continue
+      came = time.monotonic() - 0.1
+      if self._is_over.wait(_SAYS_AFTER) or (said and self._handled_at >= came):
+        continue
+      if said:
+        print('stopped at once; what was kept last is there', file=sys.stderr, flush=True)
+        os._exit(128 + number[0])
+      said = True
+      when = 'after this round' if self._deferring else 'as soon as what is begun is done'
+      print(f'stopping {when}; a second signal stops at once', file=sys.stderr, flush=True)
+    os.close(pipe)

@@ -136,7 +136,12 @@ def correlation_of(
       return correlated.BufferedToeplitz(
         rounds=config.rounds, scales=tuple(scales), decays=tuple(decays)
       )
-  width = config.noise_bands or min(participation.separation, config.rounds)
+  most = min(participation.separation, config.rounds)
+  width = config.noise_bands or most
+  if width > most:
+    raise ValueError(
+      f'--noise_bands={width} must be at most {most}, the rounds from one of a client to its next.'
+    )
   begun = noise_correlations.read(config.output_dir, (config.rounds, width))
   if begun is None:
     return correlated.fit_banded(participation, width)

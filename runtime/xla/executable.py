@@ -171,9 +171,11 @@ class Executable:
     if self._stages is not None and cohort.count <= self._bucket:
       return False
     size = devices_lib.padded_size(cohort.count, cohort.limit)
+    share = -(-size // len(self._devices))
     block = self._clients_per_block or devices_lib.clients_per_block(
       self._devices[0], self._bytes_per_client(), size // len(self._devices)
     )
+    block = min(block, share)
     unit = block * len(self._devices)
     self._bucket = -(-size // unit) * unit
     if self._stages is None or self._stages.block != block:

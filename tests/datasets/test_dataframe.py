@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -182,3 +184,23 @@ def test_small_clients_are_left_out():
     dataset.with_at_least(99)
   with pytest.raises(ValueError, match='--min_examples=0 must be'):
     dataset.with_at_least(0)
+
+
+def test_a_silo_of_a_file_may_be_called_na(tmp_path):
+  path = tmp_path / 't.csv'
+  rows = [f'{"NA" if k % 3 else "None"},{k},{2 * k}' for k in range(30)]
+  path.write_text('\n'.join(['country,x,y', *rows]))
+  load = functools.partial(
+    datasets.load_dataset, str(path), seed=0, silo_column='country', target_column='y',
+    task='regression',
+  )  # fmt: skip
+  assert list(load().client_ids) == ['NA', 'None']
+  path.write_text('\n'.join(['country,x,y', ',1,2', *rows]))
+  with pytest.raises(ValueError, match="'country' has 1 missing values"):
+    load()
+
+
+def test_silos_that_are_written_alike_are_refused():
+  df = pd.DataFrame({'silo': [1, 1, '1', '1', 2, 2], 'x': range(6), 'y': range(6)})
+  with pytest.raises(ValueError, match="two silos that are both written '1'"):
+    datasets.from_dataframe(df, silo_column='silo', target='y', task='regression')

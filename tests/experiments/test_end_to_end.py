@@ -249,7 +249,12 @@ def test_silos_of_few_budgets_are_reported_apart(tmp_path):
     ('client,eps\n', 'must have the columns silo and epsilon'),
     ('silo,epsilon\nclient_77,1\n', "silo 'client_77' is not in the data"),
     ('silo,epsilon\nclient_0,1\nclient_0,2\n', "line 3: silo 'client_0' is there a second time"),
-    ('silo,epsilon\nclient_0,-1\n', "line 2: epsilon is '-1'; it must be a positive number"),
+    ('silo,epsilon\nclient_0,-1\n', "line 2: epsilon is '-1'; it must be greater than 0"),
+    ('silo,epsilon\nclient_0,2,5\n', 'line 2 has more values than the 2 columns'),
+    (
+      'silo,epsilon,delta\nclient_0,1,.9\n',
+      "line 2: delta is '.9'; it must be greater than 0 and at",
+    ),
     ('silo,epsilon\nclient_0,nan\n', "epsilon is 'nan'"),
     ('silo,epsilon\nclient_0,\n', "epsilon is ''"),
     ('silo,epsilon\nclient_0,1\n', "no row for 9 silos, such as 'client_1'"),

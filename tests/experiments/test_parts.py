@@ -14,10 +14,12 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 from absl import flags
+from absl.testing import flagsaver
 
 import datasets
 import processes.registry
 import tff_models
+from experiments import cli
 from experiments.audits import command
 from experiments.config import user_files
 from experiments.config.experiment import ExperimentConfig, settings
@@ -112,6 +114,16 @@ def _file(tmp_path):
     return str(path)
 
   return write
+
+
+def test_a_file_that_ends_the_process_is_an_error(file, tmp_path, capsys):
+  path = file('leaves.py', 'import sys\n\n\ndef build(task):\n  sys.exit(0)\n')
+  flags = ['--dataset=digits', f'--model={path}:build', f'--output_dir={tmp_path}/run']
+  with flagsaver.flagsaver():
+    assert cli.main(['x', *flags]) == 2
+  said = capsys.readouterr().err.strip().splitlines()[-1]
+  assert said.startswith('error: SystemExit: 0') and 'leaves.py, line 5' in said
+  assert not (tmp_path / 'run').exists()
 
 
 # ------------------------------------------------------------ a method

@@ -20,7 +20,7 @@ import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import provenance, results
 from experiments.folder.metrics import MetricTable
-from experiments.running import evaluation, interruption, plans, runner
+from experiments.running import console, evaluation, interruption, plans, runner
 from privacy import accounting
 from tests.experiments import fakes
 from tests.experiments.timings import TIMINGS
@@ -537,6 +537,21 @@ def test_divergence_is_said(tmp_path):
     result = runner.run(experiment, show_progress=False, stop_when_diverged=False)
   assert 'has diverged' in result.report
   json.loads((tmp_path / 'on' / 'summary.json').read_text())
+
+
+def test_a_metric_that_is_no_number_is_no_divergence(tmp_path):
+  result = run(tmp_path / 'run', rounds=2)
+  table = MetricTable.read(tmp_path / 'run' / 'metrics.parquet')
+  summary = json.loads((tmp_path / 'run' / 'summary.json').read_text())
+  assert 'diverged' not in result.report
+  for values, expected in (
+    ((0, 'test', 'own', math.nan), '\ntest_own is nan after round 0.'),
+    ((1, 'train', 'loss', math.inf), 'The run has diverged: train_loss is inf after round 1.'),
+  ):
+    table.add(*values)
+    assert expected in console.final_report(
+      table=table, metric='mse', statement='', summary=summary
+    )
 
 
 @pytest.mark.parametrize('model', [0.5, math.nan], ids=['finite', 'not_finite'])

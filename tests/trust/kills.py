@@ -31,8 +31,8 @@ from runtime.xla import runtime as xla_runtime
 from tests.experiments.timings import TIMINGS
 
 _SMALL = (
-  '--dataset=digits', '--dataset_option=num_clients=5', '--batch_size=16', '--device=cpu',
-  '--rounds=60', '--eval_every=10', '--checkpoint_every=1', '--delta=1e-2',
+  '--dataset=digits', '--dataset_option=num_clients=5', '--device=cpu', '--rounds=60',
+  '--eval_every=10', '--checkpoint_every=1', '--delta=1e-2',
 )  # fmt: skip
 _ON_DISK = (
   *_SMALL, '--method=ditto', '--privacy=client', '--noise_multiplier=0.3',

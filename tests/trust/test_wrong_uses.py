@@ -125,7 +125,11 @@ AT_ONCE = [
   (['--seeds=3-1'], '--seeds=3-1: the first must not be above the last'),
   (['--seeds=0-99999999999'], '--seed=99999999999 must be'),
   (['--seeds=0-999999999'], '--seeds=0-999999999 must be at most 1,000,000 seeds'),
-  (['--ledger={folder}', *PRIVATE], 'is a folder; give a file'),
+  (['--ledger={folder}', *PRIVATE], 'is a folder; give a file, which need not exist'),
+  (['--ledger=/dev/full', *PRIVATE], '--ledger=/dev/full is no ordinary file'),
+  (['--noise_key_file=/dev/zero', *PRIVATE], '--noise_key_file=/dev/zero is no ordinary file'),
+  (['--local_epochs=2200000000'], '--local_epochs=2200000000 must be at least 1 and at most'),
+  (['--client_learning_rate=1e39'], '--client_learning_rate=1e+39 must be at most 3.4e+38'),
   # Typing errors in values.
   (['--dataset=scool'], 'did you mean school?'),
   (['--method=mr-mtl'], 'did you mean mr_mtl?'),

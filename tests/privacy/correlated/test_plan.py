@@ -8,7 +8,7 @@ import pytest
 
 import runtime
 from experiments.config.experiment import ExperimentConfig
-from experiments.running import runner
+from experiments.running import plans, runner
 from privacy import calibration, correlated, plan, sampling
 from privacy.correlated import query
 from privacy.correlated.cohorts import SeparatedCohorts
@@ -215,3 +215,11 @@ def test_a_run_that_is_resumed_is_the_same_run(tmp_path):
 def test_wrong_flags(values, message):
   with pytest.raises(ValueError, match=message):
     ExperimentConfig(method='fedavg', **{**FLAGS, **values})
+
+
+def test_bands_are_those_of_the_default_correlation():
+  config = ExperimentConfig(method='fedavg', noise_bands=2, **FLAGS)
+  assert plans.correlation_of(config, SeparatedCohorts(100, 5)).width == 2
+  config = dataclasses.replace(config, noise_bands=6)
+  with pytest.raises(ValueError, match='--noise_bands=6 must be at most 5, the rounds from one of'):
+    plans.correlation_of(config, SeparatedCohorts(100, 5))

@@ -1,0 +1,52 @@
+"""Signals that come while the main thread is inside of a compiled program."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from experiments.running import interruption
+
+_BUSY = """
+import hashlib
+from experiments.running import interruption
+with interruption.Interruption() as caught:
+  caught.defer()
+  print('ready', flush=True)
+  hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)  # no Python for many minutes
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_round_that_lasts(number):
+  process = subprocess.Popen(
+    [sys.executable, '-c', _BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  )
+  assert process.stdout is not None and process.stderr is not None
+  assert process.stdout.readline() == 'ready\n'
+  process.send_signal(number)
+  said = process.stderr.readline()
+  assert said == 'stopping after this round; a second signal stops at once\n'
+  assert process.poll() is None
+  process.send_signal(number)
+  assert process.wait(60) == 128 + number
+  assert process.stderr.read() == 'stopped at once; what was kept last is there\n'
+
+
+def test_a_main_thread_that_hears_its_signals_ends_by_itself(monkeypatch, capfd):
+  monkeypatch.setattr(interruption, '_SAYS_AFTER', 0.05)
+  monkeypatch.setattr(os, '_exit', lambda code: pytest.fail('ended from outside'))
+  with pytest.raises(interruption.Interrupted), interruption.Interruption() as caught:
+    caught.defer()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.3)
+    assert caught.signal_number == signal.SIGTERM
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(5)
+  assert capfd.readouterr().err.count('a second signal stops at once') == 1
+  # Nothing is left of it: neither handlers nor a pipe.
+  assert signal.set_wakeup_fd(-1) == -1
