@@ -378,6 +378,19 @@ def test_chains_of_ops_that_are_known(native, seed, number):
 
 
 @pytest.mark.slow
+def test_a_condition_beside_other_sizes_that_vary(native):
+  """As a condition of XLA's, whose values have such sizes, it ended the process."""
+  together = [
+    ('Minimum', 'conv2d_s', 'case'),
+    ('Cosh', 'mask', 'Xlogy'),
+    ('cumsum0', 'mirrorpad', 'Ndtri'),
+  ]
+  functions = {' > '.join(names): _chain(names) for names in together}
+  explanation = partial_ops.compare(native, functions, [_rows(7)])
+  assert explanation.is_compiled, explanation
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('name', partial_ops.REFUSED)
 def test_ops_that_are_refused(native, name):
   explanation = partial_ops.compare(native, {name: partial_ops.REFUSED[name]}, [_rows(7)])

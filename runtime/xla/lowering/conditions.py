@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla.lowering import datasets, interpreter
+from runtime.xla.lowering import datasets, interpreter, varying
 
 _Interpreter = interpreter.Interpreter
 _Branch = Callable[[], Sequence[Any]]
@@ -57,7 +57,9 @@ def _branch(
     return of_branch(int(known))
   branches = [functools.partial(of_branch, number) for number in range(len(names))]
   ops = set().union(*map(interp.ops_called, names))
-  if not ops & _MADE:
+  # XLA may end the process where a size that varies goes into a condition, or comes out of one.
+  varies = bool(interp.session.bounds) and any(map(varying.is_varying, arguments))
+  if not ops & _MADE and (not varies or ops & _LOOPS):
     return interp.switch(index, branches)
   if ops & _LOOPS:  # One that is not to be taken may never end.
     raise datasets.NotLowered('the gradient of a condition with a loop in one of its branches')
@@ -89,7 +91,9 @@ def _all_computed(
     interp.state = dict(state)
     return [r for r, choice in zip(results, outputs, strict=True) if choice is None]
 
-  rest = iter(interp.switch(index, [functools.partial(taken, *one) for one in made]))
+  selects = bool(interp.session.bounds)
+  chosen = [functools.partial(taken, *one) for one in made]
+  rest = iter(interp.switch(index, chosen, selects=selects))
   return [next(rest) if choice is None else choice for choice in outputs]
 
 

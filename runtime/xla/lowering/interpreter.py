@@ -9,6 +9,7 @@ Long because `Interpreter` is.
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -364,8 +365,20 @@ class Interpreter:
     index = tf.where(tf.reshape(tf.cast(predicate, tf.bool), []), 1, 0)
     return self.switch(index, [false, true])
 
-  def switch(self, index: tf.Tensor, branches: Sequence[Callable[[], Sequence[Any]]]) -> list[Any]:
-    """One of several branches, by number; the last for a number out of range."""
+  def switch(
+    self,
+    index: tf.Tensor,
+    branches: Sequence[Callable[[], Sequence[Any]]],
+    *,
+    selects: bool = False,
+  ) -> list[Any]:
+    """One of several branches, by number; the last for a number out of range.
+
+    Args:
+      index: the number.
+      branches: give the same number of values.
+      selects: whether all of them are computed, and one's values selected.
+    """
     before = dict(self.state)
     keys = list(before)
     new_keys: list[list[Hashable]] = []
@@ -392,7 +405,8 @@ class Interpreter:
     runs = [run(branch) for branch in branches]
     # XLA takes a choice between more than two, of values whose sizes vary, one by one only.
     is_nested = self.session.bounds or len(runs) == 2
-    tensors, states = (_one_of if is_nested else tf.switch_case)(index, runs)
+    choose: Any = _one_of if is_nested else tf.switch_case
+    tensors, states = (_selected if selects else choose)(index, runs)
     if any(new != new_keys[0] for new in new_keys):
       raise NotLowered('a variable that only one branch of a condition initialises')
     if any(h != held[0] for h in held):
@@ -509,6 +523,38 @@ def _one_of(index: tf.Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
   if not others:
     return first()
   return tf.cond(tf.equal(index, 0), first, lambda: _one_of(index - 1, others))
+
+
+def _selected(index: tf.Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
+  """As `_one_of` from the values of all branches, without a condition of XLA's."""
+  *others, last = [branch() for branch in branches]
+
+  def select(is_it, own, rest):
+    if own is rest:
+      return own
+    own, rest = tf.convert_to_tensor(own), tf.convert_to_tensor(rest)
+    axes = [axis for axis in range(own.shape.rank) if varying.varies(own, axis)]
+    if axes != [axis for axis in range(own.shape.rank) if varying.varies(rest, axis)]:
+      raise NotLowered('a value whose size varies after one branch of a condition only')
+    sizes = [tf.where(is_it, tf.shape(own)[axis], tf.shape(rest)[axis]) for axis in axes]
+    # Other than `tf.where` it broadcasts nothing, such as one row to many.
+    chosen = tf.raw_ops.Select(condition=is_it, x=_whole(own, axes), y=_whole(rest, axes))
+    for axis, size in zip(axes, sizes, strict=True):
+      chosen = set_dynamic_size(chosen, axis, size)
+    return chosen
+
+  chosen = last
+  for number, own in reversed(list(enumerate(others))):
+    chosen = tf.nest.map_structure(functools.partial(select, tf.equal(index, number)), own, chosen)
+  return chosen
+
+
+def _whole(value: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+  shape = value.shape
+  for axis in axes:
+    value = gen_xla_ops.xla_remove_dynamic_dimension_size(value, tf.constant(axis))
+    value.set_shape(shape)
+  return value
 
 
 def _as_shaped(new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
