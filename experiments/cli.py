@@ -32,6 +32,11 @@ def main(argv: list[str]) -> int:
   Returns:
     The exit code: 0, 2 for an error, 130 or 143 after a signal.
   """
+  with interruption.command():
+    return _main(argv)
+
+
+def _main(argv: Sequence[str]) -> int:
   arguments = set(argv[1:])
   if not arguments:
     argv = [argv[0], f'--flagfile={QUICKSTART}']

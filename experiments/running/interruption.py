@@ -1,13 +1,29 @@
 """SIGINT and SIGTERM: finish the round, keep what was done, and go."""
 
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 _SAYS_AFTER = 2.0  # seconds
 NOTHING_KEPT = 'stopped before the first round; nothing was kept'
+
+
+_ends_process = False
+
+
+@contextlib.contextmanager
+def command() -> Iterator[None]:
+  """While a command has the process to itself, and not a notebook or a program of the user's."""
+  global _ends_process
+  _ends_process = True
+  try:
+    yield
+  finally:
+    _ends_process = False
 
 
 class Interrupted(BaseException):
@@ -26,8 +42,8 @@ class Interruption:
   to see between two rounds; a second one raises.
 
   Python's handlers wait while the main thread is inside of a program, however long its round
-  takes. So another thread looks on, which says that a signal has come, and ends the process at
-  the next one, as a kill would.
+  takes. So another thread looks on, which says that a signal has come, and in a command ends the
+  process at the next one, as a kill would.
   """
 
   def __init__(self):
@@ -80,10 +96,11 @@ class Interruption:
       came = time.monotonic() - 0.1
       if self._is_over.wait(_SAYS_AFTER) or (said and self._handled_at >= came):
         continue
-      if said:
+      if said and _ends_process:
         print('stopped at once; what was kept last is there', file=sys.stderr, flush=True)
         os._exit(128 + number[0])
       said = True
       when = 'after this round' if self._deferring else 'as soon as what is begun is done'
-      print(f'stopping {when}; a second signal stops at once', file=sys.stderr, flush=True)
+      more = '; a second signal stops at once' if _ends_process else ''
+      print(f'stopping {when}{more}', file=sys.stderr, flush=True)
     os.close(pipe)

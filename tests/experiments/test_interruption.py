@@ -13,7 +13,7 @@ from experiments.running import interruption
 _BUSY = """
 import hashlib
 from experiments.running import interruption
-with interruption.Interruption() as caught:
+with interruption.command(), interruption.Interruption() as caught:
   caught.defer()
   print('ready', flush=True)
   hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)  # no Python for many minutes
@@ -40,7 +40,11 @@ def test_a_second_signal_ends_a_round_that_lasts(number):
 def test_a_main_thread_that_hears_its_signals_ends_by_itself(monkeypatch, capfd):
   monkeypatch.setattr(interruption, '_SAYS_AFTER', 0.05)
   monkeypatch.setattr(os, '_exit', lambda code: pytest.fail('ended from outside'))
-  with pytest.raises(interruption.Interrupted), interruption.Interruption() as caught:
+  with (
+    pytest.raises(interruption.Interrupted),
+    interruption.command(),
+    interruption.Interruption() as caught,
+  ):
     caught.defer()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.3)
@@ -48,5 +52,15 @@ def test_a_main_thread_that_hears_its_signals_ends_by_itself(monkeypatch, capfd)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(5)
   assert capfd.readouterr().err.count('a second signal stops at once') == 1
+  # A user's own process is not ended, however often: a notebook's state is the user's.
+  with interruption.Interruption() as caught:
+    caught.defer()
+    caught._handle = lambda number, frame: None  # as while a program runs
+    for number in (signal.SIGINT, signal.SIGTERM):
+      signal.signal(number, caught._handle)
+    for _ in range(3):
+      os.kill(os.getpid(), signal.SIGTERM)
+      time.sleep(0.2)
+  assert capfd.readouterr().err.splitlines() == ['stopping after this round'] * 3
   # Nothing is left of it: neither handlers nor a pipe.
   assert signal.set_wakeup_fd(-1) == -1

@@ -226,10 +226,11 @@ def test_an_op_that_is_a_functions_name_is_a_call():
     lambda x: tff.federated_map(run, x),
     tff.FederatedType(run.type_signature.parameter, tff.CLIENTS),
   )
-  context = runtime.XlaContext(clients_per_block=2)
   x = np.array([[1.0, 2.0], [3.0, -4.0]], np.float32)
-  np.testing.assert_array_equal(context.invoke(mapped, list(x)), x * x)
-  assert context.explain(mapped).is_compiled and not context.lowering(mapped).serial_reasons
+  for block in (2, 10**9):  # as many as there are
+    context = runtime.XlaContext(clients_per_block=block)
+    np.testing.assert_array_equal(context.invoke(mapped, list(x)), x * x)
+    assert context.explain(mapped).is_compiled and not context.lowering(mapped).serial_reasons
 
 
 @pytest.mark.slow
