@@ -204,12 +204,11 @@ class XlaContext(tff.framework.SyncContext):
     how = self._lowering(key, prog)
     if not how.reasons:
       return explanation.compiled(prog, how.serial_reasons)
-    mixed_program = self._mixed(key, prog)
-    if mixed_program is None:
+    made = self._mixed(key, prog)
+    if made is None:
       return explanation.interpreted(how.reasons)
-    pieces = enumerate(mixed_program.cut.pieces)
-    met = [self._lowering(mixed_program.piece_key(key, i), p.program) for i, p in pieces]
-    return explanation.mixed(mixed_program.cut, [how.serial_reasons for how in met])
+    met = [self._lowering(made.piece_key(key, i), p.program) for i, p in enumerate(made.cut.pieces)]
+    return explanation.mixed(made.cut, [how.serial_reasons for how in met])
 
   def _warn_if_repeated(self, key, comp) -> None:
     """One line about a computation that runs again and again and has slow parts."""
