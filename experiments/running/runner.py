@@ -70,15 +70,23 @@ def run(
       `config.output_dir`; with an empty `output_dir` nothing is written.
     show_progress: whether to report progress on standard error.
     callbacks: told of every round, every evaluation, and the end.
-    stop_when_diverged: whether to end where a loss is not finite.
+    stop_when_diverged: whether to end where a loss is not finite; in a private run, where the
+      models are not.
     cluster: the Ray cluster that `cohort_workers` are on; by default one of this machine.
 
   Raises:
-    Diverged: a loss is not finite; a `ValueError` with what to try.
+    Diverged: it ended so; a `ValueError` with what to try.
     Interrupted: SIGINT or SIGTERM came; what was done is in the folder.
     ValueError: something does not fit together; one line.
     OSError: the folder cannot be written, or the device failed; one line.
+    TypeError: it is no experiment, or one of `callbacks` is none.
   """
+  if not isinstance(experiment, Experiment | ExperimentConfig):
+    what = type(experiment).__name__
+    raise TypeError(f'the experiment is a {what}; give an ExperimentConfig, or an Experiment.')
+  for callback in callbacks:
+    if not isinstance(callback, Callback):
+      raise TypeError(f'a callback is a {type(callback).__name__}; derive it from Callback.')
   with contextlib.ExitStack() as stack:
     caught = stack.enter_context(interruption.Interruption())
     config = experiment if isinstance(experiment, ExperimentConfig) else experiment.config

@@ -52,7 +52,7 @@ class Grid:
         if one not in _sweepable():
           end = did_you_mean(one, _sweepable())
           raise ValueError(f'axes: {one} is no setting that can be swept{end}')
-      if isinstance(values, str) or not values:
+      if not isinstance(values, tuple | list) or not values:
         raise ValueError(f'axes: {name} is {values!r}; give a tuple of its values.')
       if len(set(values)) != len(values):
         raise ValueError(f'--sweep={name}={_words(values)} has a value twice.')

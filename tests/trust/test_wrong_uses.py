@@ -21,7 +21,7 @@ from experiments.audits import command
 from experiments.config.experiment import ExperimentConfig
 from experiments.recipes import reproduce
 from experiments.reports import report
-from experiments.running import build
+from experiments.running import build, runner
 from experiments.sweeps.grid import Grid
 from tests.experiments import test_report
 
@@ -536,3 +536,15 @@ def test_a_table_that_is_none():
 def test_flags_are_as_they_were():
   """The tests above leave no flag behind."""
   assert flags.FLAGS['rounds'].using_default_value or not flags.FLAGS.is_parsed()
+
+
+def test_the_library_says_what_it_takes():
+  with pytest.raises(TypeError, match='the experiment is a dict; give an ExperimentConfig'):
+    runner.run({'rounds': 1})
+  with pytest.raises(TypeError, match='a callback is a int; derive it from Callback'):
+    runner.run(ExperimentConfig(), callbacks=[3])
+  with pytest.raises(ValueError, match=r'client_learning_rate is 0\.1; give a tuple'):
+    Grid(base={}, axes={'client_learning_rate': 0.1}, seeds=(0,))
+  # NumPy's numbers are numbers.
+  config = ExperimentConfig(rounds=np.int64(3), client_learning_rate=np.float32(0.5))
+  assert (config.rounds, config.client_learning_rate) == (3, 0.5) and type(config.rounds) is int
