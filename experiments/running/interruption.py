@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 
 _SAYS_AFTER = 2.0  # seconds
@@ -50,7 +49,7 @@ class Interruption:
     self.signal_number: int | None = None
     self._deferring = False
     self._previous = {}
-    self._handled_at = -float('inf')
+    self._handled = 0  # signals that the main thread has heard
     self._is_over = threading.Event()
     self._pipe: tuple[int, int] | None = None
     self._previous_pipe = -1
@@ -61,7 +60,7 @@ class Interruption:
 
   def _handle(self, number, frame):
     del frame
-    self._handled_at = time.monotonic()
+    self._handled += 1
     first = self.signal_number is None
     self.signal_number = number
     if not (first and self._deferring):
@@ -89,12 +88,15 @@ class Interruption:
 
   def _look_on(self, pipe: int) -> None:
     """Reads the numbers of the signals that come, until the pipe's other end is closed."""
-    said = False
+    said, came = False, 0
     while number := os.read(pipe, 1):
       if number[0] not in (signal.SIGINT, signal.SIGTERM):
         continue
-      came = time.monotonic() - 0.1
-      if self._is_over.wait(_SAYS_AFTER) or (said and self._handled_at >= came):
+      came, heard = came + 1, self._handled
+      is_over = self._is_over.wait(_SAYS_AFTER)
+      # Signals that come while the main thread is busy may be one to it.
+      is_stuck = self._handled == heard < came
+      if is_over or (said and not is_stuck):
         continue
       if said and _ends_process:
         print('stopped at once; what was kept last is there', file=sys.stderr, flush=True)

@@ -200,11 +200,13 @@ class Population:
   def released_is_finite(self) -> bool:
     """Whether all numbers are finite in what a private run releases of its first run's states.
 
-    The server's; with example-level privacy the clients', too.
+    The server's; with example-level privacy the clients', too, but where they choose at the end
+    what they release, and in memory.
     """
     server, clients = self.states_of(0)
-    released = [server]
-    if self.runs[0].config.privacy == 'example' and not isinstance(clients, runtime.StoredStates):
+    released, run = [server], self.runs[0]
+    are_theirs = run.config.privacy == 'example' and not run.method.releases
+    if are_theirs and not isinstance(clients, runtime.StoredStates):
       released.append(clients)
     return all(
       np.all(np.isfinite(leaf))
