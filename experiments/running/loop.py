@@ -123,6 +123,7 @@ class Loop:
       try:
         return self._run_rounds()
       except MemberLostError as lost:
+        self._end_if_asked(lost)
         if self.rounds_done <= furthest:  # no round further than the last time
           raise
         furthest = self.rounds_done
@@ -135,6 +136,7 @@ class Loop:
         with self.clock.pause():  # it is no round's time, nor what was lost
           return self._go_back(lost)
       except MemberLostError as further:
+        self._end_if_asked(further)
         if attempt == _RECOVERIES:
           raise
         print(f'{lost}; while it was replaced, {further}', file=sys.stderr)
@@ -218,6 +220,14 @@ class Loop:
       self.save()
       self._keeper.end(self.rounds_done)
       where = f'stopped after round {self.rounds_done} of {self._last}'
+      raise interruption.Interrupted(number, where)
+
+  def _end_if_asked(self, lost: MemberLostError) -> None:
+    """Ends at once if a signal came, which the workers may have got, too."""
+    number = self._caught.signal_number
+    if number is not None:
+      self._keeper.end(0)  # rounds after the last checkpoint may be lost
+      where = f'stopped in round {self.rounds_done + 1} of {self._last}, in which {lost}'
       raise interruption.Interrupted(number, where)
 
   def _collect(self, *, then_show: bool = True) -> None:

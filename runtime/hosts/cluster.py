@@ -97,7 +97,7 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
   on_sigterm = signal.getsignal(signal.SIGTERM)
   try:
     try:
-      with no_stderr():  # the core says which level it logs at
+      with no_stderr(), _deaf_to_sigterm():  # the core says which level it logs at
         ray.init(**options)
     except (ConnectionError, ValueError, RuntimeError) as error:
       raise ValueError(f'--cluster={address}: {error}') from error
@@ -137,6 +137,20 @@ def free_of(ray: Any, resource: str) -> str:
     found.get(resource, 0) for found in (ray.available_resources(), ray.cluster_resources())
   )
   return f'{free:g} of its {total:g} {resource}s are free'
+
+
+@contextlib.contextmanager
+def _deaf_to_sigterm() -> Iterator[None]:
+  """Processes that are started meanwhile do not hear the signal, nor do those that they start.
+
+  Schedulers send it to every process of a job, and our own has a round to finish with theirs,
+  which end with ours. (Ray does this for SIGINT.)
+  """
+  before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+  try:
+    yield
+  finally:
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _take_back(on_sigterm: Any) -> None:

@@ -14,7 +14,7 @@ import tensorflow as tf
 import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import checkpoints
-from experiments.running import runner
+from experiments.running import interruption, runner
 from experiments.running.parts import Callback
 from runtime.hosts import ray_crew
 from tests.experiments import watching
@@ -377,3 +377,30 @@ def test_what_workers_wait_for_is_said_on_the_terminal(monkeypatch, capfd):
 def test_a_tree_of_nothing_is_refused(options, words):
   with pytest.raises(ValueError, match=words):
     ExperimentConfig(**FEDERATIONS['cross-silo'], **options)
+
+
+class SignalledCrew(LosingCrew):
+  """Loses a member as a signal comes, which it may have got, too."""
+
+  def replace_lost(self):
+    raise AssertionError('a run that is asked to end needs no other worker')
+
+  def gather(self, calls):
+    try:
+      return super().gather(calls)
+    except runtime.MemberLostError:
+      os.kill(os.getpid(), signal.SIGTERM)
+      raise
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_lost_with_a_signal_is_not_replaced(monkeypatch, tmp_path):
+  settings = {**FEDERATIONS['cross-device'], 'checkpoint_every': 1}
+  settings |= {'cohort_workers': 2, 'output_dir': str(tmp_path)}
+  crew = SignalledCrew(2)
+  monkeypatch.setattr(ray_crew, 'connect', lambda *arguments, **options: crew)
+  words = 'stopped in round 2 of 8, in which gone; continue with .*--resume'
+  with pytest.raises(interruption.Interrupted, match=words) as stopped:
+    run(settings)
+  assert stopped.value.exit_code == 128 + signal.SIGTERM
+  assert [path.stem for path in tmp_path.glob('checkpoints/round_*.npz')] == ['round_00000001']
