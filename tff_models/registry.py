@@ -47,6 +47,8 @@ class Option:
       numbers = (value,)
     if self.minimum is not None and min(numbers) < self.minimum:
       raise ValueError(f'{name}={value} must be at least {self.minimum:g}.')
+    if self.kind in (int, tuple) and max(numbers) > _LARGEST:
+      raise ValueError(f'{name}={value} must be at most {_LARGEST}, as sizes of tensors are.')
     if self.below is not None and max(numbers) >= self.below:
       raise ValueError(f'{name}={value} must be below {self.below:g}.')
     if self.choices and value not in self.choices:
@@ -54,6 +56,7 @@ class Option:
     return numbers if self.kind is tuple else value
 
 
+_LARGEST = 2**31 - 1
 _KIND_WORDS = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'text'}
 
 

@@ -247,6 +247,7 @@ def build_process(
 
   Raises:
     ValueError: something does not fit together.
+    TypeError: it is no configuration.
   """
   own = parts.Parts(dataset=dataset, model=model, metrics=metrics or {})
   dataset, train_parts = load_dataset(config, dataset), None

@@ -38,7 +38,11 @@ def load_dataset(
 
   Raises:
     ValueError, FileNotFoundError: see `datasets.load_dataset`.
+    TypeError: it is no configuration.
   """
+  if not isinstance(config, ExperimentConfig):
+    what = type(config).__name__
+    raise TypeError(f'the configuration is a {what}; give an ExperimentConfig.')
   least = config.min_examples
   if dataset is None:
     dataset = datasets.load_dataset(

@@ -198,7 +198,7 @@ def _check_outputs(model, named: str | None, task) -> None:
 
 
 def _check_values(model: 'Model', metrics: Mapping[str, Metric], task) -> None:
-  """Refuses a metric that does not give a value for each example; nothing is computed."""
+  """Refuses a metric that does not give a number for each example; nothing is computed."""
   import tensorflow as tf
 
   from runtime import random_streams
@@ -214,18 +214,20 @@ def _check_values(model: 'Model', metrics: Mapping[str, Metric], task) -> None:
     outputs = model.predict(params, x)
     for name, metric in metrics.items():
       try:
-        found[name] = tf.convert_to_tensor(metric(outputs, y)).shape
+        found[name] = tf.convert_to_tensor(metric(outputs, y))
       except Exception as error:
         where = user_files.place_of(error)
         raise ValueError(f'--metric {name}: {type(error).__name__}: {error}{where}') from error
 
   trace.get_concrete_function()
-  for name, shape in found.items():
-    if not shape.is_compatible_with([batch]):
+  for name, values in found.items():
+    if not values.shape.is_compatible_with([batch]):
       raise ValueError(
-        f'--metric {name} gives shape {shape} for {batch} examples; it must give a value for each, '
-        f'[{batch}].'
+        f'--metric {name} gives shape {values.shape} for {batch} examples; it must give a value '
+        f'for each, [{batch}].'
       )
+    if not (values.dtype.is_floating or values.dtype.is_integer or values.dtype.is_bool):
+      raise ValueError(f'--metric {name} gives {values.dtype.name}; it must give numbers.')
 
 
 def _with_metrics(model: 'Model', metrics: Mapping[str, Metric]) -> 'Model':

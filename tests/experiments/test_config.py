@@ -58,6 +58,10 @@ REFUSED = [
   ({'model_option': ('hidden_units=3',)}, 'needs --model'),
   ({'model': 'softmax', 'model_option': ('hidden_units=3',)}, 'no option of --model=softmax'),
   ({'model': 'mlp', 'model_option': ('hidden_units=0',)}, '--model_option: hidden_units=0 must be'),
+  (
+    {'model': 'mlp', 'model_option': ('hidden_units=3,2147483648',)},
+    'hidden_units=(3, 2147483648) must be at most 2147483647',
+  ),
   ({'mtl_lambda': 1.0}, '--mtl_lambda=1.0 belongs to --method=mr_mtl or tuned_mr_mtl or mocha'),
   ({'method': 'local', 'server_learning_rate': 1.0}, '--server_learning_rate=1.0 belongs to'),
   ({'method': 'mr_mtl', 'mtl_lambda': -1.0}, '--mtl_lambda=-1.0 must be at least 0'),

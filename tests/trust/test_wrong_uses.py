@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
@@ -498,6 +499,10 @@ def test_data_frames(frame, options, message):
   [
     (dict(dataset={'x': 1}), 'the data set is a dict; give a FederatedDataset'),
     (dict(metrics=['mae']), 'metrics is a list; give a mapping from a name to a function'),
+    (
+      dict(metrics={'words': lambda outputs, y: tf.strings.as_string(y)}),
+      '--metric words gives string; it must give numbers',
+    ),
     (dict(metrics={'mae': 3}), "the metric 'mae' is 3; give a function (outputs, labels)"),
   ],
 )
@@ -541,6 +546,8 @@ def test_flags_are_as_they_were():
 def test_the_library_says_what_it_takes():
   with pytest.raises(TypeError, match='the experiment is a dict; give an ExperimentConfig'):
     runner.run({'rounds': 1})
+  with pytest.raises(TypeError, match='the configuration is a NoneType; give an ExperimentConfig'):
+    build.build_process(None)
   with pytest.raises(TypeError, match='a callback is a int; derive it from Callback'):
     runner.run(ExperimentConfig(), callbacks=[3])
   with pytest.raises(ValueError, match=r'client_learning_rate is 0\.1; give a tuple'):
