@@ -20,6 +20,8 @@ from experiments.running import trees
 from experiments.running.build import Experiment
 from experiments.running.evaluation import Evaluator, client_data, examples_spec, placed
 
+_READ_AT_ONCE = 256  # clients' states from disk
+
 
 def _draw_of(run: Experiment) -> tuple[Any, Any]:
   """What tells the draws of runs' cohorts apart: sampler and root."""
@@ -201,13 +203,12 @@ class Population:
     """Whether all numbers are finite in what a private run releases of its first run's states.
 
     The server's; with example-level privacy the clients', too, but where they choose at the end
-    what they release, and in memory.
+    what they release.
     """
     server, clients = self.states_of(0)
-    released, run = [server], self.runs[0]
-    are_theirs = run.config.privacy == 'example' and not run.method.releases
-    if are_theirs and not isinstance(clients, runtime.StoredStates):
-      released.append(clients)
+    run, released = self.runs[0], iter([server])
+    if run.config.privacy == 'example' and not run.method.releases:
+      released = itertools.chain(released, _in_blocks(clients))
     return all(
       np.all(np.isfinite(leaf))
       for state in released
@@ -276,3 +277,13 @@ class Population:
     for (cohort,), examples in zip(cohorts, self._ahead[0], strict=True):
       ids = cohort if len(cohort) else somebody
       yield cohort, placed(self.machine, client_data(examples, ids)), np.arange(len(cohort))
+
+
+def _in_blocks(clients: Any) -> Iterator[Any]:
+  """The states, those on disk of some clients at a time."""
+  if not isinstance(clients, runtime.StoredStates):
+    yield clients
+    return
+  assert clients.num_clients is not None
+  for start in range(0, clients.num_clients, _READ_AT_ONCE):
+    yield clients.to_numpy(np.arange(start, min(start + _READ_AT_ONCE, clients.num_clients)))

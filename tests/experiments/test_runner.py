@@ -10,6 +10,7 @@ import random
 import re
 import signal
 import time
+import types
 
 import numpy as np
 import pandas as pd
@@ -20,8 +21,9 @@ import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import provenance, results
 from experiments.folder.metrics import MetricTable
-from experiments.running import console, evaluation, interruption, plans, runner
+from experiments.running import console, evaluation, interruption, plans, population, runner
 from privacy import accounting
+from runtime import stored_states
 from tests.experiments import fakes
 from tests.experiments.timings import TIMINGS
 
@@ -574,6 +576,28 @@ def test_the_end_of_a_private_run_does_not_tell_of_one_loss(tmp_path, capsys, pr
   else:
     assert start().summary['rounds'] == 12
     assert capsys.readouterr().err.count('a private run goes on') == 1
+
+
+@pytest.mark.parametrize('on_disk', [False, True], ids=['in_memory', 'on_disk'])
+@pytest.mark.parametrize('bad', [None, 299])
+def test_all_models_that_a_run_releases_are_looked_at(tmp_path, on_disk, bad):
+  models = np.zeros([300, 2], np.float32)
+  clients = {'model': models, 'attributes': np.full([300], np.inf, np.float32)}
+  if on_disk:
+    states = stored_states.stored(clients, tmp_path, fixed=frozenset(['attributes']))
+    changed = models[[299]] if bad is None else np.full([1, 2], np.nan, np.float32)
+    states.write(
+      np.array([299]), np.array([0]), {'model': changed, 'attributes': clients['attributes'][:1]}
+    )
+  else:
+    states, models[299] = clients, 0.0 if bad is None else np.nan
+  for privacy, sees in (('example', True), ('client', False)):
+    run_ = types.SimpleNamespace(
+      config=types.SimpleNamespace(privacy=privacy), method=types.SimpleNamespace(releases=False)
+    )
+    server = {'model': np.zeros(2)}
+    seen = types.SimpleNamespace(states_of=lambda index, s=server: (s, states), runs=[run_])
+    assert population.Population.released_is_finite(seen) == (bad is None or not sees)
 
 
 @pytest.mark.slow
