@@ -70,6 +70,7 @@ def run(proto: Any, argument: Any) -> Any:
   fed = {name.split(':')[0] for name in (*feeds, tensorflow.session_token_tensor_name)}
   _keep(graph_def, needed, fed)
   _own_resources(graph_def)
+  _own_states(graph_def)
   if is_compiled:
     exact_division.keep(graph_def)
   _rebuild_library(graph_def, is_compiled)
@@ -161,6 +162,19 @@ def _own_resources(graph_def) -> None:
       name = node.attr['shared_name'].s or node.name.encode()
       if name != _ANONYMOUS:
         node.attr['shared_name'].s = name + suffix.encode()
+
+
+def _own_states(graph_def) -> None:
+  """Copies what generators begin with that draw binomial numbers.
+
+  TensorFlow's op writes over it, a constant too, so that the next execution would begin elsewhere.
+  """
+  if 'StatefulRandomBinomial' not in graphs.ops_of(graph_def):
+    return
+  for node in [n for n in graph_def.node if n.op == 'AssignVariableOp']:
+    copy = graph_def.node.add(name=f'{node.name}/copy', op='DeepCopy', input=[node.input[1]])
+    copy.attr['T'].CopyFrom(node.attr['dtype'])
+    node.input[1] = copy.name
 
 
 def _keep(graph_def, needed: set[str], fed: set[str]) -> None:

@@ -20,6 +20,8 @@ import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
 _PHILOX = tf.random.Algorithm.PHILOX.value
+# What TensorFlow chooses on a CPU and a GPU is Philox.
+ALGORITHMS = (_PHILOX, tf.random.Algorithm.AUTO_SELECT.value)
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _SCRAMBLE_KEY = (0x3EC8F720, 0x02461E29)

@@ -256,3 +256,52 @@ def test_seeds_of_the_time_are_others_for_each_client_draw_and_stage(options):
   assert len({int(s) for client in drawn for s in client}) == 2 * number * 3
   now = time.time() * 1e6
   assert all(abs(int(s) - now) < 60e6 for client in drawn for s in client)
+
+
+def test_binomial_numbers_of_a_generator_are_the_same_for_each_client():
+  """TensorFlow's op writes over the constant from which the generator's state is made."""
+
+  @tff.tensorflow.computation(np.int32)
+  def of_client(number):
+    generator = tf.random.Generator.from_seed(42, alg='philox')
+    return generator.binomial([4], 10.0, 0.3) + 0 * number
+
+  @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  def all_clients(numbers):
+    return tff.federated_map(of_client, numbers)
+
+  expected = tf.random.Generator.from_seed(42, alg='philox').binomial([4], 10.0, 0.3)
+  with runtime.XlaContext():
+    for found in (of_client(0), of_client(0), *all_clients([0, 0, 0])):
+      np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize('block', [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_known_sizes_and_the_algorithm_that_tensorflow_chooses_are_compiled(block):
+  """A shape that is cut of a known one is known, as in TensorFlow's random flips."""
+
+  def draws(images):
+    generator = tf.random.Generator.from_seed(tf.cast(images[0, 0, 0, 0], tf.int64), 'auto_select')
+    return (
+      tf.image.stateless_random_flip_left_right(images, [3, -1]),
+      tf.random.stateless_normal(tf.shape(images)[2:0:-1], [5, 6]),
+      generator.normal([3]),
+    )
+
+  type_ = tff.TensorType(np.float32, [6, 2, 3, 1])
+  of_client = tff.tensorflow.computation(draws, type_)
+
+  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
+  def all_clients(images):
+    return tff.federated_map(of_client, images)
+
+  values = [np.arange(36, dtype=np.float32).reshape(6, 2, 3, 1) + k for k in range(3)]
+  context = runtime.XlaContext(clients_per_block=block)
+  with context:
+    found = all_clients(values)
+  assert context.lowering(all_clients).is_possible
+  for images, ours in zip(values, found, strict=True):
+    expected = draws(images)
+    assert not np.array_equal(expected[0], images)  # some are flipped
+    for a, b in zip(ours, expected, strict=True):
+      np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

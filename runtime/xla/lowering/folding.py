@@ -52,6 +52,14 @@ def constants(inputs: list[Any]) -> list[np.ndarray] | None:
   return None if any(k is None for k in known) else known
 
 
+def strided(node: Any, known: list[np.ndarray]) -> tf.Tensor:
+  """A strided slice of known numbers as a constant."""
+  masks = ('begin_mask', 'end_mask', 'ellipsis_mask', 'new_axis_mask', 'shrink_axis_mask')
+  with tf.init_scope(), tf.device('CPU:0'):
+    result = tf.strided_slice(*known, **{mask: node.attr[mask].i for mask in masks}).numpy()
+  return tf.constant(result)
+
+
 def folded(node: Any, inputs: list[Any]) -> list[tf.Tensor] | None:
   """The results of one of `OPS` as constants; None unless its inputs are known numbers.
 

@@ -23,8 +23,6 @@ from runtime.xla.lowering import datasets, interpreter, reshapes
 
 _Interpreter = interpreter.Interpreter
 NotLowered = datasets.NotLowered
-_PHILOX = 1
-_AUTO = 3
 # Of the standard normal distribution within two standard deviations.
 _TRUNCATED = (0.022750131948179195, 0.9544997361036416)
 
@@ -207,7 +205,7 @@ def _stateless_v2(make):
 
   def handler(interp, node, inputs):
     shape, key, counter, algorithm, *others = inputs
-    if tf.get_static_value(algorithm) not in (_PHILOX, _AUTO):
+    if tf.get_static_value(algorithm) not in philox.ALGORITHMS:
       raise NotLowered('random numbers of a generator that is not Philox')
     return _with_bits(interp, node, shape, key, counter, make, others)
 
@@ -227,7 +225,11 @@ def _with_bits(interp, node, shape, key, counter, make, others):
     raw = _some_words(key, counter, None, words)
   else:
     raw = tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=[-(-words // 4) * 4], key=key, counter=counter, alg=_PHILOX, dtype=tf.uint32
+      shape=[-(-words // 4) * 4],
+      key=key,
+      counter=counter,
+      alg=philox.ALGORITHMS[0],
+      dtype=tf.uint32,
     )
   return [tf.reshape(make(node, raw, *others)[:count], shape if varies else known)]
 

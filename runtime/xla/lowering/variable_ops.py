@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from runtime.xla import philox
 from runtime.xla.lowering import datasets, interpreter
 
 _Interpreter = interpreter.Interpreter
@@ -75,7 +76,7 @@ def _read_and_skip(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[A
   """A `tf.random.Generator` gives its state and goes on by a number of draws."""
   del node
   variable, algorithm, delta = inputs
-  if tf.get_static_value(algorithm) != 1:
+  if tf.get_static_value(algorithm) not in philox.ALGORITHMS:
     raise NotLowered('a random generator that is not Philox')
   before = _value(interp, variable)
   # Philox: a counter of 128 bits, and the key; a draw takes 256 of the counter.
