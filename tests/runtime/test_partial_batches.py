@@ -390,6 +390,41 @@ def test_a_condition_beside_other_sizes_that_vary(native):
   assert explanation.is_compiled, explanation
 
 
+def _in_branches(x, y):
+  del y
+
+  def three_turns(h):
+    return tf.while_loop(lambda i, _: i < 3, lambda i, h: (i + 1, h * 0.9 + 0.1), (0, h))[1]
+
+  branches = [lambda: three_turns(x), lambda: x + 2.0, lambda: three_turns(x - 1.0)]
+  return tf.switch_case(tf.shape(x)[0] % 3, branches)
+
+
+def _without_an_end(x, y):
+  """In the branch that is not taken."""
+  del y
+  large = lambda: tf.while_loop(lambda h: tf.reduce_sum(h) < 1e6, lambda h: h, [x])[0]  # noqa: E731
+  inner = lambda: tf.cond(x[0, 0] < -1e6, lambda: x, large)  # noqa: E731
+  return tf.cond(tf.reduce_sum(x) < 1e6, lambda: x * 2.0, inner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('block', [1, pytest.param(3, marks=pytest.mark.exhaustive)])
+def test_loops_in_branches_of_a_condition(native, monkeypatch, block):
+  """As a condition of XLA's one ended the process; a loop has no turns where it is not asked."""
+  monkeypatch.setitem(partial_ops.OPS, 'loops', _in_branches)
+  together = [
+    ('Minimum', 'conv2d_s', 'loops'),
+    ('Cosh', 'mask', 'Xlogy'),
+    ('cumsum0', 'mirrorpad', 'Ndtri'),
+  ]
+  functions = {' > '.join(names): _chain(names) for names in together}
+  functions['without an end'] = _without_an_end
+  data = [_rows(7), _rows(5)]
+  explanation = partial_ops.compare(native, functions, data, clients_per_block=block)
+  assert explanation.is_compiled, explanation
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', partial_ops.REFUSED)
 def test_ops_that_are_refused(native, name):

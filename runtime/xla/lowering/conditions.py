@@ -59,9 +59,9 @@ def _branch(
   ops = set().union(*map(interp.ops_called, names))
   # XLA may end the process where a size that varies goes into a condition, or comes out of one.
   varies = bool(interp.session.bounds) and any(map(varying.is_varying, arguments))
-  if not ops & _MADE and (not varies or ops & _LOOPS):
+  if not ops & _MADE and not varies:
     return interp.switch(index, branches)
-  if ops & _LOOPS:  # One that is not to be taken may never end.
+  if ops & _MADE and ops & _LOOPS:
     raise datasets.NotLowered('the gradient of a condition with a loop in one of its branches')
   return _all_computed(interp, which, index, branches)
 
@@ -76,9 +76,10 @@ def _all_computed(
   """The results of one branch; its optionals are chosen where they are asked for."""
   before = dict(interp.state)
   made = []
-  for branch in branches:
+  for number, branch in enumerate(branches):
     interp.state = dict(before)
-    made.append((list(branch()), interp.state))
+    with interp.session.only_where(tf.equal(index, number)):
+      made.append((list(branch()), interp.state))
   interp.state = before
   outputs: list[Any] = [
     datasets.Choice(which=which, index=index, optionals=of_branches)

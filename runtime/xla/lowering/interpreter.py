@@ -291,7 +291,8 @@ class Interpreter:
 
     def threaded_cond(values, states):
       enter(states)
-      return tf.reshape(cond(*values), [])
+      goes_on = tf.reshape(cond(*values), [])
+      return goes_on if self.session.is_asked is None else self.session.is_asked & goes_on
 
     def threaded_body(values, states):
       enter(states)

@@ -67,6 +67,7 @@ class Session:
     depth: inside how many loops the interpretation is.
     orders: the data sets that are shuffled or drawn anew, by id, and inside how many loops each has
       its order from; None where something has gone through it.
+    is_asked: whether what is computed is used, where that is not sure; see `only_where`.
   """
 
   def __init__(self) -> None:
@@ -76,6 +77,20 @@ class Session:
     self.cut: dict[int, tf.Tensor] = {}
     self.depth = 0
     self.orders: dict[int, tuple[object, int | None]] = {}
+    self.is_asked: tf.Tensor | None = None
+
+  @contextlib.contextmanager
+  def only_where(self, is_asked: tf.Tensor) -> Iterator[None]:
+    """While a branch is computed whether it is taken or not: if it is not, loops have no turns.
+
+    One that is not to be taken may never end.
+    """
+    before = self.is_asked
+    self.is_asked = is_asked if before is None else before & is_asked
+    try:
+      yield
+    finally:
+      self.is_asked = before
 
   def next_draw(self) -> tf.Tensor:
     """The number of a random draw, another one at every turn of a loop."""
