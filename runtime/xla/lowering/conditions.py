@@ -61,8 +61,6 @@ def _branch(
   varies = bool(interp.session.bounds) and any(map(varying.is_varying, arguments))
   if not ops & _MADE and not varies:
     return interp.switch(index, branches)
-  if ops & _MADE and ops & _LOOPS:
-    raise datasets.NotLowered('the gradient of a condition with a loop in one of its branches')
   return _all_computed(interp, which, index, branches)
 
 
