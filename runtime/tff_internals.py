@@ -10,14 +10,8 @@ All else comes from public names: `tff`, `tff.framework`, `tff.types`, `tff.stru
     runtime, with secure sums as the sums that they equal (`native`).
 *   `tensorflow_computation.transform_args`, `transform_result`: what TFF's own contexts do to
     arguments and results (`native`).
-
-TFF's default runtime, which TFF makes when it is imported, ends before the program does: when
-it is finalised it looks for modules that may be gone by then, and an error would be printed.
 """
 
-import atexit
-
-import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2 as computation_pb2
 from tensorflow_federated.python.core.backends.native import compiler as native_compiler
 from tensorflow_federated.python.core.backends.test import compiler as test_compiler
@@ -26,6 +20,8 @@ from tensorflow_federated.python.core.environments.tensorflow_frontend import (
 )
 from tensorflow_federated.python.core.impl.compiler import intrinsic_defs as intrinsic_defs
 
+import runtime.ending  # noqa: F401
+
 __all__ = [
   'computation_pb2',
   'intrinsic_defs',
@@ -33,13 +29,3 @@ __all__ = [
   'tensorflow_computation',
   'test_compiler',
 ]
-
-
-class _Ended(tff.framework.SyncContext):
-  """In the place of TFF's default runtime."""
-
-  def invoke(self, comp, arg):
-    raise RuntimeError('The program is ending: TFF has no runtime any more.')
-
-
-atexit.register(lambda: tff.framework.set_default_context(_Ended()))

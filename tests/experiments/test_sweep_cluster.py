@@ -1,6 +1,7 @@
 """Sweeps on a Ray cluster: the same table, dead workers, a stop, and nothing left behind."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -90,6 +91,29 @@ def test_a_stopped_sweep_on_somebodys_cluster_continues(ray, expected, tmp_path,
       GRID, folder=tmp_path / 'sweep', resume=True, cluster=address, show_progress=False
     )
     assert equal(again.table, expected)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_signal_to_all_processes_ends_a_sweep_on_a_cluster_of_its_own(ray, tmp_path):
+  """As a scheduler sends it; and the sweep goes on, without a word of TFF's at its end."""
+  own = dict(
+    dataset='digits', method='fedavg', rounds=9000, checkpoint_every=20, eval_every=0, device='cpu',
+    seeds='0', workers=2, cluster='local', sweep='batch_size=8,16',
+  )  # fmt: skip
+  with watching.command(own, tmp_path) as command:
+    until = time.monotonic() + 120
+    while not re.search(r'round \d+/', command.said()):
+      assert command.process.poll() is None and time.monotonic() < until, command.said()
+      time.sleep(0.1)
+    os.killpg(command.process.pid, signal.SIGTERM)
+    assert command.process.wait(60) == 128 + signal.SIGTERM, command.said()
+    command.assert_ended()
+  assert '--resume' in command.said().splitlines()[-1], command.said()
+  with watching.command({}, tmp_path, '--resume') as command:
+    assert command.process.wait(300) == 0, command.said()
+  assert 'Exception ignored' not in command.said(), command.said()
+  assert (tmp_path / 'run' / 'sweep.json').exists()
 
 
 @pytest.mark.parametrize(
