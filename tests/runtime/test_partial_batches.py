@@ -426,6 +426,19 @@ def test_loops_in_branches_of_a_condition(native, monkeypatch, block):
 
 
 @pytest.mark.slow
+def test_a_list_of_a_branch_is_named(native):
+  def filled(x):
+    return tf.TensorArray(tf.float32, 1, element_shape=[2]).write(0, tf.reduce_sum(x, 0))
+
+  def lists(x, y):
+    del y
+    return tf.cond(tf.shape(x)[0] > 3, lambda: filled(x), lambda: filled(2.0 * x)).stack()
+
+  explanation = partial_ops.compare(native, dict(lists=lists), [_rows(7)])
+  assert 'a tensor list of a condition' in str(explanation)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('name', partial_ops.REFUSED)
 def test_ops_that_are_refused(native, name):
   explanation = partial_ops.compare(native, {name: partial_ops.REFUSED[name]}, [_rows(7)])

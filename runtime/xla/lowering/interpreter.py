@@ -534,6 +534,8 @@ def _selected(index: tf.Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     if own is rest:
       return own
     own, rest = tf.convert_to_tensor(own), tf.convert_to_tensor(rest)
+    if own.dtype == tf.variant:
+      raise NotLowered('a tensor list of a condition on a batch whose size varies')
     axes = [axis for axis in range(own.shape.rank) if varying.varies(own, axis)]
     if axes != [axis for axis in range(own.shape.rank) if varying.varies(rest, axis)]:
       raise NotLowered('a value whose size varies after one branch of a condition only')
