@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import runtime.ending  # noqa: F401
+import runtime.ending  # noqa: F401 (so that TFF's runtime ends quietly)
 from privacy.sampling import FixedSizeCohorts
 from processes import common_settings as common
 from processes import slips

@@ -20,7 +20,7 @@ from tensorflow_federated.python.core.environments.tensorflow_frontend import (
 )
 from tensorflow_federated.python.core.impl.compiler import intrinsic_defs as intrinsic_defs
 
-import runtime.ending  # noqa: F401
+import runtime.ending  # noqa: F401 (so that TFF's runtime ends quietly)
 
 __all__ = [
   'computation_pb2',

@@ -227,7 +227,8 @@ class Loop:
     number = self._caught.signal_number
     if number is not None:
       self._keeper.end(0)  # rounds after the last checkpoint may be lost
-      where = f'stopped in round {self.rounds_done + 1} of {self._last}, in which {lost}'
+      round_ = self.rounds_done + (not self._is_open)  # with what follows it
+      where = f'stopped in round {round_} of {self._last}, in which {lost}'
       raise interruption.Interrupted(number, where)
 
   def _collect(self, *, then_show: bool = True) -> None:

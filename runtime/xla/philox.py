@@ -19,9 +19,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import tensor_util
 
-_PHILOX = tf.random.Algorithm.PHILOX.value
+PHILOX = tf.random.Algorithm.PHILOX.value
 # What TensorFlow chooses on a CPU and a GPU is Philox.
-ALGORITHMS = (_PHILOX, tf.random.Algorithm.AUTO_SELECT.value)
+ALGORITHMS = (PHILOX, tf.random.Algorithm.AUTO_SELECT.value)
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _SCRAMBLE_KEY = (0x3EC8F720, 0x02461E29)
@@ -161,7 +161,7 @@ def seeded(op: str, inputs: Sequence[tf.Tensor], dtype: Any) -> list[tf.Tensor]:
     return [key, counter]
   return [
     tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=shape[0], key=key, counter=counter, alg=_PHILOX, dtype=dtype
+      shape=shape[0], key=key, counter=counter, alg=PHILOX, dtype=dtype
     )
   ]
 
@@ -181,7 +181,7 @@ def taken(operation: tf.Operation) -> tf.Tensor | None:
   """
   shape, dtype = operation.outputs[0].shape, operation.outputs[0].dtype
   _, key, counter, algorithm = operation.inputs
-  if not shape.is_fully_defined() or tensor_util.constant_value(algorithm) != _PHILOX:
+  if not shape.is_fully_defined() or tensor_util.constant_value(algorithm) != PHILOX:
     return None
   size = shape.num_elements()
   if not _is_long(size * dtype.size // 16):

@@ -17,7 +17,6 @@ from runtime.xla.lowering import datasets, interpreter, varying
 _Interpreter = interpreter.Interpreter
 _Branch = Callable[[], Sequence[Any]]
 _MADE = frozenset(['OptionalFromValue', 'OptionalNone'])
-_LOOPS = frozenset(['StatelessWhile', 'While'])
 
 
 def _if(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:

@@ -52,11 +52,17 @@ def constants(inputs: list[Any]) -> list[np.ndarray] | None:
   return None if any(k is None for k in known) else known
 
 
-def strided(node: Any, known: list[np.ndarray]) -> tf.Tensor:
-  """A strided slice of known numbers as a constant."""
+def strided(node: Any, inputs: list[Any]) -> tf.Tensor | None:
+  """A strided slice of known numbers as a constant; None as of `folded`."""
+  known = constants(inputs)
+  if known is None:
+    return None
   masks = ('begin_mask', 'end_mask', 'ellipsis_mask', 'new_axis_mask', 'shrink_axis_mask')
-  with tf.init_scope(), tf.device('CPU:0'):
-    result = tf.strided_slice(*known, **{mask: node.attr[mask].i for mask in masks}).numpy()
+  try:
+    with tf.init_scope(), tf.device('CPU:0'):
+      result = tf.strided_slice(*known, **{mask: node.attr[mask].i for mask in masks}).numpy()
+  except tf.errors.InvalidArgumentError:
+    return None
   return tf.constant(result)
 
 

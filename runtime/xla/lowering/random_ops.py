@@ -225,11 +225,7 @@ def _with_bits(interp, node, shape, key, counter, make, others):
     raw = _some_words(key, counter, None, words)
   else:
     raw = tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=[-(-words // 4) * 4],
-      key=key,
-      counter=counter,
-      alg=philox.ALGORITHMS[0],
-      dtype=tf.uint32,
+      shape=[-(-words // 4) * 4], key=key, counter=counter, alg=philox.PHILOX, dtype=tf.uint32
     )
   return [tf.reshape(make(node, raw, *others)[:count], shape if varies else known)]
 

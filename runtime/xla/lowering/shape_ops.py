@@ -226,9 +226,9 @@ def _shape(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _strided_slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
-  constant = folding.constants(inputs)
+  constant = folding.strided(node, inputs)
   if constant is not None:
-    return [folding.strided(node, constant)]
+    return [constant]
   sizes = interp.sizes(inputs[0]) if interp.known_sizes.is_noted(inputs[0]) else None
   begin = tf.get_static_value(inputs[1])
   if sizes is not None and begin is not None and node.attr['shrink_axis_mask'].i == 1:
