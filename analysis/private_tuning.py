@@ -83,7 +83,6 @@ class Curve:
     problem: the mean estimation with that noise.
     errors: lemma 6.7 at the lambdas.
     simulated: mean of the squared errors over repetitions and silos.
-    simulated_spread: standard deviation, over the silos, of their mean squared error.
   """
 
   tuning: PrivateTuning | None
@@ -91,7 +90,6 @@ class Curve:
   problem: MeanEstimation
   errors: np.ndarray
   simulated: np.ndarray
-  simulated_spread: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -174,7 +172,6 @@ def tuning_cost(
       problem=problem,
       errors=problem.error(lambdas),
       simulated=squares.mean(axis=1),
-      simulated_spread=squares.std(axis=1),
     )
 
   tunings = [PrivateTuning(mean=mean_runs, shape=eta) for eta in etas]

@@ -368,7 +368,8 @@ class ClientLevelPrivacy:
 def _check_budget_split(noise_multiplier: float, sigma: float):
   if 2 * sigma <= noise_multiplier:
     raise ValueError(
-      f'quantile noise multiplier {sigma:.6g} (clients) is too small for the noise multiplier '
-      f'{noise_multiplier:.6g}: counting the unclipped clients alone would spend the budget. It '
-      f'must be above half the noise multiplier, {noise_multiplier / 2:.6g}.'
+      f'quantile noise multiplier {sigma:.6g} (--quantile_noise_multiplier, in clients) is too '
+      f'small for the noise multiplier {noise_multiplier:.6g}: counting the unclipped clients '
+      'alone would spend the budget. It must be above half the noise multiplier, '
+      f'{noise_multiplier / 2:.6g}.'
     )
