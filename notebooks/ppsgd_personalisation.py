@@ -60,17 +60,27 @@ from matplotlib import pyplot as plt
 runs = [run.parent for run in sorted((folder / 'runs').glob('*/config.json'))]
 configs = {run: environment.read_json(run, 'config')['config'] for run in runs}
 noises = sorted({config['noise_multiplier'] for config in configs.values()})
+
+
+def printed(epsilons):
+  from privacy.rounding import rounded_up
+
+  return [rounded_up(epsilon) for epsilon in epsilons]
+
+
+spent = {run: environment.curve(run, 'epsilon', split='round').iloc[-1] for run in runs}
+largest = [max(spent[run] for run in runs if configs[run]['noise_multiplier'] == z) for z in noises]
+titles = environment.call(printed, epsilons=largest)
 figure, panels = plt.subplots(
   1, len(noises), sharey=True, squeeze=False, figsize=(3.2 * len(noises), 3.4)
 )
-for axes, noise in zip(panels[0], noises):
+for axes, noise, epsilon in zip(panels[0], noises, titles):
   chosen = [run for run in runs if configs[run]['noise_multiplier'] == noise]
   alphas = {run: float(configs[run]['personalization_alpha']) for run in chosen}
   for run in sorted(chosen, key=lambda run: alphas[run]):
     axes.plot(environment.curve(run, 'excess_risk'), label=f'a = {alphas[run]:g}')
-  spent = max(environment.curve(run, 'epsilon', split='round').iloc[-1] for run in chosen)
   axes.set_yscale('log')
-  axes.set_title(f'noise multiplier {noise:g},\nepsilon {spent:.3g}')
+  axes.set_title(f'noise multiplier {noise:g},\nepsilon {epsilon} at delta 1e-4')
   axes.set_xlabel('rounds')
 panels[0, 0].set_ylabel('excess risk')
 panels[0, -1].legend()
