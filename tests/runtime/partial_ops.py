@@ -40,6 +40,11 @@ def _definite(x):
   return x[:, :, None] * x[:, None, :] + 2 * tf.eye(2)
 
 
+def _quantisation_gradients(quantised, x, low, high):
+  # A row of padding, zeros, would be below the range.
+  return tf.gradients(tf.reduce_sum(quantised(x - 0.6, low, high) * (x + 2)), [x, low, high])
+
+
 def _normalised(x, m=(), v=()):
   return tf.raw_ops.FusedBatchNormV3(
     x=_pictures(x),
@@ -313,6 +318,22 @@ OPS = dict(
     tf.math.nextafter(x, 9.0),
     tf.gradients(tf.reduce_sum(tf.math.igamma(x + 0.1, tf.constant([0.5, 0.7]))), x)[0],
     tf.quantization.fake_quant_with_min_max_args(x, -1.0, 1.0),
+    tf.raw_ops.PopulationCount(x=y),
+    tf.truncatediv(y - 3, 2),
+    tf.truncatediv(7, y + 1),
+  ],
+  quantised=lambda x, y: [
+    tf.quantization.fake_quant_with_min_max_vars(x, -0.53, 0.71),
+    *_quantisation_gradients(
+      tf.quantization.fake_quant_with_min_max_vars, x, tf.constant(-0.53), tf.constant(0.71)
+    ),
+    tf.quantization.fake_quant_with_min_max_vars_per_channel(x, [-0.53, -0.13], [0.71, 0.31]),
+    *_quantisation_gradients(
+      tf.quantization.fake_quant_with_min_max_vars_per_channel,
+      x,
+      tf.constant([-0.53, -0.13]),
+      tf.constant([0.71, 0.31]),
+    ),
   ],
   rows_of_vectors=lambda x, y: [
     tf.linalg.diag(x),

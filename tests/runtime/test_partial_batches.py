@@ -322,6 +322,7 @@ _JUMPS = [
   'topk',
   'intopk',
   'searchsorted',
+  'quantised',
   'searchsorted2',
   'Pow',
 ]
@@ -422,6 +423,15 @@ def test_loops_in_branches_of_a_condition(native, monkeypatch, block):
   functions['without an end'] = _without_an_end
   data = [_rows(7), _rows(5)]
   explanation = partial_ops.compare(native, functions, data, clients_per_block=block)
+  assert explanation.is_compiled, explanation
+
+
+@pytest.mark.slow
+def test_reflections_beside_other_sizes_that_vary(native):
+  """XLA's own, of rows that vary, gave the concatenation other numbers, or ended the process."""
+  together = [('concatv2',), ('Cosh', 'mask'), ('cumsum0', 'mirrorpad')]
+  functions = {' > '.join(names): _chain(names) for names in together}
+  explanation = partial_ops.compare(native, functions, [_rows(7)])
   assert explanation.is_compiled, explanation
 
 

@@ -65,6 +65,19 @@ def filled(value: tf.Tensor, axis: int, filling: Any) -> tf.Tensor:
   return found
 
 
+def _quantisation_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """The gradients by values that are quantised, and by their range, which add up along the rows."""
+  gradients, values, *limits = inputs
+  if not interp.session.bounds or not any(map(varying.is_varying, (gradients, values))):
+    return interp.op(node, inputs)
+  for value in (gradients, values):
+    if id(value) in interp.unsized or not varying.varies(value, 0) or None in value.shape[1:]:
+      raise varying.refusal(node.op)
+  whole = [filled(gradients, 0, 0.0), reshapes.of_largest_size(values, 0)]
+  by_values, *by_limits = interp.op(node, [*whole, *limits])
+  return [interpreter.set_dynamic_size(by_values, 0, tf.shape(values)[0]), *by_limits]
+
+
 _NOTHING = {'Cumsum': 0, 'Cumprod': 1, 'CumulativeLogsumexp': -float('inf')}
 
 
@@ -115,6 +128,8 @@ DECOMPOSITIONS: dict[str, interpreter.Handler] = dict.fromkeys(
 HANDLERS: dict[str, interpreter.Handler] = {
   **dict.fromkeys(varying.ROW_AXES, _row_by_row),
   **dict.fromkeys(_NOTHING, _cumulative),
+  'FakeQuantWithMinMaxVarsGradient': _quantisation_gradient,
+  'FakeQuantWithMinMaxVarsPerChannelGradient': _quantisation_gradient,
   'InvertPermutation': _inverse_permutation,
   'Roll': _roll,
 }

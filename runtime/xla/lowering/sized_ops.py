@@ -234,6 +234,18 @@ def _tile(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   return interp.op(node, [value, tf.constant(times, multiples.dtype)])
 
 
+def _mirror_pad(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """Reflections at axes that do not vary, or the gradient of them.
+
+  XLA reverses and joins the other axes, too, with nothing at their ends. Where they vary that has
+  given wrong numbers to other ops of the program, or ended the process.
+  """
+  value, paddings = inputs
+  if not interp.session.bounds or not varying.is_varying(value) or id(value) in interp.unsized:
+    return interp.op(node, inputs)
+  return [reshapes.gathered(value, range(0), lambda room: interp.op(node, [room, paddings])[0])]
+
+
 # Ops whose result has the sizes of some of their inputs, and is not broadcast.
 _LIKE = {'MatrixBandPart': slice(1), 'OnesLike': slice(1), 'Select': slice(1, None)}
 SIZED = (*_LIKE, 'DivNoNan', 'MulNoNan', 'SelectV2', 'Xdivy', 'Xlog1py', 'Xlogy')
@@ -249,6 +261,8 @@ HANDLERS: dict[str, interpreter.Handler] = {
   'FusedBatchNormV3': _batch_norm,
   'GatherNd': _gather,
   'GatherV2': _gather,
+  'MirrorPad': _mirror_pad,
+  'MirrorPadGrad': _mirror_pad,
   'ReverseV2': _reverse,
   'ScatterNd': _scatter_nd,
   'SpaceToBatchND': _space_to_batch,
