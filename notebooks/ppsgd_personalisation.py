@@ -80,7 +80,8 @@ for axes, noise, epsilon in zip(panels[0], noises, titles):
   for run in sorted(chosen, key=lambda run: alphas[run]):
     axes.plot(environment.curve(run, 'excess_risk'), label=f'a = {alphas[run]:g}')
   axes.set_yscale('log')
-  axes.set_title(f'noise multiplier {noise:g},\nepsilon {epsilon} at delta 1e-4')
+  delta = configs[chosen[0]]['delta']
+  axes.set_title(f'noise multiplier {noise:g},\nepsilon {epsilon} at delta {delta:g}')
   axes.set_xlabel('rounds')
 panels[0, 0].set_ylabel('excess risk')
 panels[0, -1].legend()

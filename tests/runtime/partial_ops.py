@@ -184,7 +184,11 @@ OPS = dict(
     tf.pad(x, [[0, 0], [1, 1]]),
     tf.pad(x, [[1, 2], [0, 0]]),
   ],
-  mirrorpad=lambda x, y: tf.pad(x, [[0, 0], [1, 1]], 'REFLECT'),
+  mirrorpad=lambda x, y: [
+    tf.pad(x, [[0, 0], [1, 1]], 'REFLECT'),
+    tf.gradients(tf.reduce_sum(tf.pad(x, [[0, 0], [1, 1]], 'REFLECT') ** 2), x)[0],
+    tf.gradients(tf.reduce_sum(tf.pad(x, [[0, 0], [2, 1]], 'SYMMETRIC') ** 2), x)[0],
+  ],
   tile=lambda x, y: [tf.tile(x, [2, 1]), tf.tile(x, [1, 3]), tf.tile(x[:, None], [1, 2, 1])],
   tile_d=lambda x, y: tf.tile([[1.0, 2.0]], [tf.shape(x)[0], 1]),
   tile_g=lambda x, y: tf.gradients(tf.reduce_sum(tf.tile(x, [1, 3]) ** 2), x)[0],

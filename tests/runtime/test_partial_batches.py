@@ -322,9 +322,9 @@ _JUMPS = [
   'topk',
   'intopk',
   'searchsorted',
-  'quantised',
   'searchsorted2',
   'Pow',
+  'quantised',
 ]
 
 

@@ -70,8 +70,11 @@ def _quantisation_gradient(interp: _Interpreter, node: Any, inputs: list[Any]) -
   gradients, values, *limits = inputs
   if not interp.session.bounds or not any(map(varying.is_varying, (gradients, values))):
     return interp.op(node, inputs)
+  of_rows = 1 + ('PerChannel' in node.op)  # Channels are no rows.
   for value in (gradients, values):
-    if id(value) in interp.unsized or not varying.varies(value, 0) or None in value.shape[1:]:
+    if id(value) in interp.unsized or value.shape.rank is None or value.shape.rank < of_rows:
+      raise varying.refusal(node.op)
+    if not varying.varies(value, 0) or None in value.shape[1:]:
       raise varying.refusal(node.op)
   whole = [filled(gradients, 0, 0.0), reshapes.of_largest_size(values, 0)]
   by_values, *by_limits = interp.op(node, [*whole, *limits])
