@@ -81,7 +81,11 @@ def load(
       'Words and tags are the most frequent ones among all users, as published: these choices'
       ' are outside the guarantee.',
     ),
-    checksums={WORDS_FILE.name: words_file.sha256, TAGS_FILE.name: tags_file.sha256},
+    checksums={
+      FILE.name: file.sha256 or f'{FILE.name}, {file.path.stat().st_size} bytes',
+      WORDS_FILE.name: words_file.sha256,
+      TAGS_FILE.name: tags_file.sha256,
+    },
     citation=_CITATION,
   )
 

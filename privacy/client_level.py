@@ -113,6 +113,11 @@ class ClientLevelPrivacy:
         f'number of clients without privacy must be from 0 to below the '
         f'{self.cohorts.population} clients, got {self.num_opted_out}.'
       )
+    if self.tuning is not None and self.tuning.held_out_score:
+      raise ValueError(
+        'held_out_score keeps an example out of the training, and no client: a client has rows in '
+        'both parts, and pays for both. Leave it out.'
+      )
     if self.noise_multiplier > 0 and math.isinf(self.clipping.initial_norm):
       raise ValueError(
         'clipping norm must be finite when there is noise: the noise is a multiple of it.'

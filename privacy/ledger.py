@@ -91,7 +91,8 @@ class Claim:
     folder: where the run's results are.
     host: the machine on which the folder was named; empty if that is not known.
     settings: what tells runs with other settings apart, empty if that is not known; what stands
-      after a plus is of what no setting tells, and lacks in lines of earlier versions.
+      after a plus is of what no setting tells, and after another one of the code. Lines of earlier
+      versions lack them.
     replaced: of a run that protects clients, the event where a client's data are replaced; None if
       that is not known. It is what a run that protects examples composes with.
     unprotected: which clients it does not protect, equal for the same ones; empty for none.
@@ -161,6 +162,8 @@ class Composition:
     accountant: 'PLD' or 'RDP', by which epsilon is.
     epsilon_of_fixed: by PLD, if all runs were set up before any of them had results; None where
       PLD does not apply.
+    epsilon_of_others: of those whom another of the runs protects, where theirs is larger: a run
+      that protects examples may end the guarantee of clients.
   """
 
   epsilon: float
@@ -168,17 +171,25 @@ class Composition:
   runs: int
   accountant: str = 'RDP'
   epsilon_of_fixed: float | None = None
+  epsilon_of_others: float | None = None
+
+  @property
+  def largest_epsilon(self) -> float:
+    """Of all whom any of the runs protects."""
+    return self.epsilon if self.epsilon_of_others is None else self.epsilon_of_others
 
   def __str__(self) -> str:
     runs = '1 run' if self.runs == 1 else f'{self.runs} runs together'
     epsilon, delta = rounded_up(self.epsilon), f'{self.delta:g}'
     text = f'epsilon = {epsilon} at delta = {delta} of {runs} ({self.accountant})'
-    if self.epsilon_of_fixed is None or self.epsilon_of_fixed >= self.epsilon:
-      return text
-    return (
-      f'{text}; {rounded_up(self.epsilon_of_fixed)} if none was set up after looking at results of '
-      'another (PLD)'
-    )
+    if self.epsilon_of_fixed is not None and self.epsilon_of_fixed < self.epsilon:
+      text += (
+        f'; {rounded_up(self.epsilon_of_fixed)} if none was set up after looking at results of '
+        'another (PLD)'
+      )
+    if self.epsilon_of_others is not None:
+      text += f'; {rounded_up(self.epsilon_of_others)} for those whom another of the runs protects'
+    return text
 
 
 class Ledger:
@@ -202,7 +213,8 @@ class Ledger:
 
     Args:
       claim: all that it may spend.
-      epsilon: the budget of its data, at the smallest delta of its runs; None for no limit.
+      epsilon: the budget of its data, at the smallest delta of its runs, for all whom one of these
+        protects; None for no limit.
 
     Returns:
       What all runs on its data will have spent.
@@ -217,7 +229,7 @@ class Ledger:
       if claim.run in states:
         states[claim.run].check_same(claim, self.path)
       together = self._compose(states, claim)
-      if epsilon is not None and together.epsilon > epsilon:
+      if epsilon is not None and together.largest_epsilon > epsilon:
         raise BudgetError(
           f'--ledger_epsilon={epsilon:g} would be passed: with this run it is {together}, by the '
           f'ledger {self.path}.'
@@ -254,7 +266,7 @@ class Ledger:
   def _compose(self, states: Mapping[str, '_State'], claim: Claim) -> Composition:
     others = [s.counted(self._is_running) for run, s in states.items() if run != claim.run]
     claims = [claim] + [c for c in others if c is not None and set(c.data) & set(claim.data)]
-    return compose(claims)
+    return _for_all(claims)
 
   @contextlib.contextmanager
   def _locked(self) -> Iterator[Any]:
@@ -324,6 +336,24 @@ def compose(claims: Sequence[Claim]) -> Composition:
   )
 
 
+def _for_all(claims: Sequence[Claim]) -> Composition:
+  """As `compose`, with what is left to those whom the other runs protect."""
+  found = compose(claims)
+  first_of = {_whose(claim): index for index, claim in reversed([*enumerate(claims)])}
+  del first_of[_whose(claims[0])]
+  theirs = [
+    compose([claims[index], *claims[:index], *claims[index + 1 :]]).epsilon
+    for index in first_of.values()
+  ]
+  worse = max(theirs, default=0.0)
+  return dataclasses.replace(found, epsilon_of_others=worse) if worse > found.epsilon else found
+
+
+def _whose(claim: Claim) -> tuple[Any, ...]:
+  """Equal for runs that protect the same clients or examples."""
+  return claim.unit, claim.partition, claim.unprotected, *sorted(claim.events)
+
+
 def of_any_silo(claims: Sequence[Claim]) -> list[Claim]:
   """The claims for an example that may be in any silo of each run: cut alike, from above."""
   return [
@@ -356,7 +386,7 @@ class _State:
     earlier = self._reserved or self._spent
     if earlier is None or not (earlier.settings and claim.settings):
       return
-    known = claim.settings if '+' in earlier.settings else claim.settings.partition('+')[0]
+    known = '+'.join(claim.settings.split('+')[: earlier.settings.count('+') + 1])
     if (earlier.settings, earlier.data) != (known, claim.data):
       raise ValueError(
         f'--ledger={path} holds another run with this noise key, with other settings or data'

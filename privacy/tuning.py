@@ -26,10 +26,12 @@ class PrivateTuning:
     shape: eta > -1; 1 is the geometric, 0 the logarithmic distribution. A
       smaller one costs less and is more often a single run.
     score_noise_multiplier: noise of the score by which a run is compared, a
-      Gaussian mechanism on a sum, relative to the bound of one example's term.
+      Gaussian mechanism on a sum, relative to the bound of what one example adds to it, or one
+      client where a client is protected.
       None: the score costs nothing (it is computed from public data).
     held_out_score: whether the scores are computed on rows of their own, which no run was
-      trained on. An example is then in one part or the other, and pays for that one only.
+      trained on. An example is then in one part or the other, and pays for that one only; a client
+      may be in both, so that plans for clients refuse it.
   """
 
   mean: float

@@ -330,7 +330,8 @@ class ExperimentConfig:
   ledger_epsilon: float = setting_field(
     float,
     None,
-    'Budget of the data: the run is refused if with the others of --ledger it would pass it.',
+    'Budget of the data: the run is refused if with the others of --ledger it would pass it, for '
+    'those whom it protects or for those whom one of the others does.',
     Group.PRIVACY,
     above=0.0,
     privacy=('client', 'example'),

@@ -139,7 +139,7 @@ def imported(config: Any) -> dict[str, str]:
   Args:
     config: an `ExperimentConfig`; its files are those of its method, model and metrics.
   """
-  own = [config.method] if is_method(config.method) else []
+  own = [] if config.method_file is None else [config.method_file]
   if config.model is not None and config.model not in tff_models.registry.MODELS:
     own.append(check_form('model', config.model)[0])
   own += [check_form('metric', text)[0] for text in config.metric]
@@ -150,10 +150,11 @@ def imported(config: Any) -> dict[str, str]:
     others = pathlib.Path(file) in _MODULES or f'{os.sep}site-packages{os.sep}' in file
     if file.startswith(beside) and not others and not _is_ours(name):
       found[name] = digest(file)
-  if is_method(config.method) and not _is_ours(module := config.declaration.module):
-    spec = importlib.util.find_spec(module)  # may lie elsewhere
-    if spec is not None and spec.origin and pathlib.Path(spec.origin) not in _MODULES:
-      found[module] = digest(spec.origin)
+  if not _is_ours(module := config.declaration.module):  # may lie elsewhere
+    known = sys.modules.get(module) or importlib.util.find_spec(module)
+    file = getattr(known, '__file__', None) or getattr(known, 'origin', None)
+    if file and pathlib.Path(file) not in _MODULES:
+      found[module] = digest(file)
   return found
 
 

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import importlib.metadata
+import json
 import pathlib
 import platform
 import subprocess
@@ -33,6 +34,13 @@ def is_other(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
   """
   decisive = 'source' if 'source' in earlier else 'git_commit'
   return any(earlier.get(n) and earlier[n] != now[n] for n in ('versions', decisive))
+
+
+def digest(record: Mapping[str, Any] | None = None) -> str:
+  """A short hash of what computes, by a record of `of_this_code`; None for this code's own."""
+  record = of_this_code() if record is None else record
+  decisive = [record.get('versions'), record.get('source', record.get('git_commit'))]
+  return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @functools.cache

@@ -64,6 +64,7 @@ class RunFolder:
     begun_by_other_code: whether it was begun by other code or packages; known from
       `record_environment` on.
     was_killed: whether rounds of it may be lost that have been run; known likewise.
+    begun_with: digest of the code with which its rounds were begun; known likewise.
     noise_key_fingerprint: of the noise key with which its rounds were begun, None where there is
       none; known likewise.
   """
@@ -79,7 +80,7 @@ class RunFolder:
     self.config = config
     self.begun_by_other_code = self.was_killed = False
     self.noise_key_fingerprint: str | None = None
-    self.fingerprint = config.fingerprint
+    self.fingerprint, self.begun_with = config.fingerprint, ''
     self.begun = False
     self._is_new = False  # its files are ours alone
     self.path = pathlib.Path(config.output_dir)
@@ -119,6 +120,10 @@ class RunFolder:
       if others:
         raise ValueError(f'{where} holds {others[0]} and no run; choose an empty or a new folder.')
       return False
+    if not _is_of_a_run(record):
+      raise ValueError(
+        f'{where} holds a config.json that is not of a run; choose an empty or a new folder.'
+      )
     if not self._has_rounds(record):
       return False  # a run that was killed before its first round
     try:
@@ -169,6 +174,8 @@ class RunFolder:
     self.begun_by_other_code = provenance.is_other(record, code)
     self.was_killed = bool(record.get('running'))
     self.noise_key_fingerprint = record.get('noise_key_fingerprint')
+    earlier_code = record if self.begun and 'versions' in record else code
+    self.begun_with = record.get('begun_with') or provenance.digest(earlier_code)
     if self.was_killed and self.begun_by_other_code and self.config.privacy != 'none':
       raise ValueError(
         f'--output_dir={self.path} holds a private run that was killed under another version of '
@@ -176,25 +183,8 @@ class RunFolder:
         'spent privacy, and may not be replayed bit for bit by this version. Continue with that '
         'version, or choose another folder.'
       )
-    earlier = record.get('data_checksums', {})  # an earlier version may have known fewer
-    changed = sorted(name for name, value in earlier.items() if checksums.get(name) != value)
-    if changed:
-      raise ValueError(
-        f'--output_dir={self.path} holds a run with other data: the checksum of {changed[0]} '
-        'differs. Choose another folder.'
-      )
     contents = dict(contents or {})
-    for name, value in record.get('contents', {}).items():
-      if name in contents and contents[name] != value:
-        what = {
-          'model': 'a model that holds other numbers',
-          'examples': 'other training or validation examples',
-          'noise correlation': f'another {noise_correlations.NAME}',
-        }.get(name, f'another {name}.py')
-        raise ValueError(
-          f'--output_dir={self.path} holds a run with {what}, whose noise must not meet other '
-          'values. Choose another folder.'
-        )
+    _check_record(f'--output_dir={self.path}', record, checksums, contents)
     files.write_json(
       self.path / 'config.json',
       {
@@ -204,6 +194,7 @@ class RunFolder:
         'fingerprint': self.fingerprint,
         'data_checksums': dict(checksums),
         **code,
+        'begun_with': self.begun_with,
         'platform': platform.platform(),
         **facts,
         **self._of_rounds(),
@@ -261,6 +252,38 @@ class RunFolder:
     if discard and self._made:
       with contextlib.suppress(OSError):  # something else is in it
         self.path.rmdir()
+
+
+def _check_record(
+  where: str,
+  record: Mapping[str, Any],
+  checksums: Mapping[str, str],
+  contents: Mapping[str, str],
+) -> None:
+  """Refuses to go on with other data or contents than a record has."""
+  earlier = record.get('data_checksums', {})  # an earlier version may have known fewer
+  changed = sorted(name for name, value in earlier.items() if checksums.get(name) != value)
+  if changed:
+    raise ValueError(
+      f'{where} holds a run with other data: the checksum of {changed[0]} differs. Choose another '
+      'folder.'
+    )
+  for name, value in record.get('contents', {}).items():
+    if name in contents and contents[name] != value:
+      what = {
+        'model': 'a model that holds other numbers',
+        'examples': 'other training or validation examples',
+        'noise correlation': f'another {noise_correlations.NAME}',
+      }.get(name, f'another {name}.py')
+      raise ValueError(
+        f'{where} holds a run with {what}, whose noise must not meet other values. Choose another '
+        'folder.'
+      )
+
+
+def _is_of_a_run(record: Any) -> bool:
+  config = record.get('config') if isinstance(record, dict) else None
+  return isinstance(config, dict) and {'dataset', 'method'} <= config.keys()
 
 
 def recorded_settings(folder: str) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ import numpy as np
 import datasets
 import datasets.registry
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import files
+from experiments.folder import files, provenance
 from experiments.folder.results import RunFolder
 from experiments.running import loading, plans, wording
 from experiments.running.build import Experiment
@@ -75,8 +75,10 @@ class Spending:
     """What tells runs apart: two with the same noise must be the same in all of it."""
     contents = json.dumps(self._experiment.contents, sort_keys=True)
     # The folder's are those with which the run was begun, maybe by an earlier version.
-    own = self._run_folder or self._experiment.config
-    return f'{own.fingerprint}+{hashlib.sha256(contents.encode()).hexdigest()[:16]}'
+    folder, config = self._run_folder, self._experiment.config
+    fingerprint = config.fingerprint if folder is None else folder.fingerprint
+    code = provenance.digest() if folder is None else folder.begun_with
+    return f'{fingerprint}+{hashlib.sha256(contents.encode()).hexdigest()[:16]}+{code}'
 
 
 def claim_of(

@@ -74,6 +74,11 @@ def test_bags_of_words_and_tags(data_dir):
   np.testing.assert_array_equal(test.num_examples, [2])
   np.testing.assert_array_equal(test.x[0, 1], np.zeros(4))
   assert 'outside the guarantee' in dataset.preprocessing[0]
+  # The documents are known beside the lists of words and tags.
+  assert set(dataset.checksums) == {
+    'stackoverflow.sqlite', 'stackoverflow.word_count.tar.bz2', 'stackoverflow.tag_count.tar.bz2'
+  }  # fmt: skip
+  assert 'bytes' in dataset.checksums['stackoverflow.sqlite']
 
 
 def test_too_large_a_vocabulary(data_dir):

@@ -192,6 +192,17 @@ def test_a_folder_of_ones_own_stays_empty(tmp_path):
   assert not (tmp_path / 'new').exists()
 
 
+def test_a_folder_with_another_programs_config_is_left_as_it_is(tmp_path):
+  """Other programs, too, write a config.json beside a folder of events."""
+  (tmp_path / 'tensorboard').mkdir()
+  for text in ('{"model_type": "bert"}', '[1]', '{"config": {"layers": 3}}'):
+    (tmp_path / 'config.json').write_text(text)
+    with pytest.raises(ValueError, match='that is not of a run; choose an empty or a new folder'):
+      results.RunFolder(make_config(tmp_path, resume=True))
+    assert (tmp_path / 'config.json').read_text() == text
+    assert {'config.json', 'tensorboard'} <= {p.name for p in tmp_path.iterdir()}
+
+
 def test_a_run_that_was_killed_before_its_first_round_blocks_nobody(tmp_path):
   """The kill leaves its files, and a run that was begun is never taken for such a one."""
   killed = results.RunFolder(make_config(tmp_path))

@@ -367,6 +367,24 @@ def test_what_a_file_imports_from_beside_it_is_known(file):
   assert user_files.imported(config) != first
 
 
+def test_what_a_methods_file_imports_from_beside_it_is_known(file):
+  """Edited between two runs of one noise key, it would have the noise meet other updates."""
+  helper = file('beside_own_method.py', 'SHARE = 0.5')
+  text = (
+    METHOD.replace('NAME', 'helped')
+    .replace('default=0.5', 'default=SHARE')
+    .replace(
+      'from processes import trees\n',
+      'from beside_own_method import SHARE\nfrom processes import trees\n',
+    )
+  )
+  config = ExperimentConfig(**{**SMALL, 'method': file('helped.py', text)})
+  first = user_files.imported(config)
+  assert list(first) == ['beside_own_method']
+  pathlib.Path(helper).write_text('SHARE = 0.25')
+  assert user_files.imported(config) != first
+
+
 @pytest.mark.parametrize(
   'text,words',
   [('own.py', 'must be one of|file.py:function'), ('PATH', 'file.py:function'),

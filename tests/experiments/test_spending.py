@@ -11,7 +11,7 @@ import pytest
 
 import datasets
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import files
+from experiments.folder import files, provenance
 from experiments.running import build, interruption, loading, loop, plans, runner, spending
 from privacy import accounting, ledger
 from privacy.ledger import BudgetError
@@ -140,6 +140,20 @@ def test_a_key_of_the_users_is_for_one_run(tmp_path):
     run(tmp_path / 'b', **own, clients_per_round=2)
   assert not (tmp_path / 'b' / 'metrics.parquet').exists()
   assert run(tmp_path / 'c', **own).privacy['ledger'] == first.privacy['ledger']
+
+
+def test_a_key_is_not_for_two_versions_of_the_code(tmp_path, monkeypatch):
+  """The noise of both would be the same, and what is noised another; a run that goes on is one."""
+  key, book = tmp_path / 'key', str(tmp_path / 'ledger')
+  key.write_text(NoiseKey.fresh().hex())
+  os.chmod(key, 0o600)
+  own = dict(ledger=book, noise_key_file=str(key))
+  first = run(tmp_path / 'a', **own)
+  monkeypatch.setattr(provenance, '_source', lambda: 'edited')
+  assert run(tmp_path / 'a', **own, resume=True).privacy == first.privacy
+  assert lines(tmp_path / 'ledger')[-1]['settings'] == lines(tmp_path / 'ledger')[0]['settings']
+  with pytest.raises(ValueError, match='another run with this noise key'):
+    run(tmp_path / 'b', **own)
 
 
 def test_a_key_is_not_for_two_cuts_of_data_that_a_program_gives(tmp_path):

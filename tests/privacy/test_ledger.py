@@ -153,6 +153,9 @@ def test_what_no_setting_tells_is_looked_at_wherever_a_line_has_it(tmp_path):
   for other in ('one+y', 'two+x'):
     with pytest.raises(ValueError, match='holds another run with this noise key'):
       book.reserve(claim('key', settings=other))
+  book.reserve(claim('key', settings='one+x+code'))
+  with pytest.raises(ValueError, match='holds another run with this noise key'):
+    book.reserve(claim('key', settings='one+x+other'))
   with pytest.raises(ValueError, match='holds another run with this noise key'):
     Ledger(tmp_path / 'ledger').reserve(claim('key', settings='two'))
 
@@ -194,6 +197,31 @@ def test_units_of_privacy(tmp_path):
   assert book.composition(claim('c')).epsilon == math.inf
   with pytest.raises(BudgetError, match='epsilon = inf'):
     book.reserve(claim('c'), epsilon=100.0)
+
+
+def test_the_order_of_runs_does_not_decide_what_the_budget_allows(tmp_path):
+  """A run that protects examples ends the guarantee of the clients of an earlier one."""
+  of_clients = claim('a', rate=1.0, z=4.0, replaced=GAUSSIAN(2.0))
+  of_examples = silos('b', {'x': 4.0})
+  opted_out = claim('c', unprotected='half')
+  for first, second in (
+    (of_clients, of_examples), (of_examples, of_clients),
+    (of_clients, opted_out), (opted_out, of_clients),
+  ):  # fmt: skip
+    book = Ledger(tmp_path / f'{first.run}{second.run}')
+    book.reserve(first, epsilon=1000.0)
+    with pytest.raises(BudgetError, match='would be passed: with this run it is epsilon'):
+      book.reserve(second, epsilon=1000.0)
+    found = book.reserve(second)
+    assert found.largest_epsilon == math.inf
+    if second is not of_clients:
+      assert found.epsilon < 1000
+      assert '; inf for those whom another of the runs protects' in str(found)
+  # Of silos, the most affected ones of either cut.
+  book = Ledger(tmp_path / 'silos')
+  book.reserve(silos('a', {'x': 0.5}, partition='own'))
+  found = book.reserve(silos('b', {'x': 8.0, 'y': 0.5}))
+  assert math.isfinite(found.largest_epsilon) and found.largest_epsilon >= found.epsilon
 
 
 def test_an_example_beside_runs_whose_replacement_is_not_known():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privacy import accounting, calibration, sampling, selection
+from privacy import accounting, calibration, sampling, selection, tuning
 from privacy import plan as plan_lib
 from privacy.events import Adjacency
 
@@ -251,3 +251,11 @@ def test_several_runs_that_are_released_compose(epsilon, of_five):
   assert tight.loss_of_runs(rounds, 5).epsilon < together.epsilon
   silos = _silos()
   assert silos.loss_of_runs(4, 5).epsilon == pytest.approx(silos.loss(20).epsilon, rel=1e-3)
+
+
+def test_a_client_pays_for_its_rows_of_both_parts():
+  """A score on rows that no run was trained on keeps no client out of the training."""
+  tuned = tuning.PrivateTuning(mean=3.0, shape=0.0, score_noise_multiplier=1.0)
+  assert _client(tuning=tuned).epsilon(5) > _client().epsilon(5)
+  with pytest.raises(ValueError, match='a client has rows in both parts'):
+    _client(tuning=dataclasses.replace(tuned, held_out_score=True))
