@@ -133,7 +133,7 @@ labels 1 to 5>
     fixed=_bounded(chosen, bounds) if preprocessing == 'fixed' else None,
     notes=notes,
     # The whole table's tells runs on other columns of the same people.
-    checksums={name: _sha256(x, y, names), f'{name}, the whole table': _sha256_of_table(df)},
+    checksums={name: _sha256(x, y, names), f'{name}, the whole table': sha256_of_table(df)},
     extras=extras,
     citation='a table of the user',
   )
@@ -183,6 +183,8 @@ def _check_columns(df: 'pd.DataFrame', silo_column: str, target: str, features: 
     gaps = int(df[column].isna().sum())
     if gaps:
       raise ValueError(f'Column {column!r} has {gaps} missing values; fill or drop these rows.')
+  if df[target].dtype.kind == 'f' and not np.isfinite(df[target]).all():  # infinity is no class
+    raise ValueError(f'Column {target!r} has values that are not finite; drop these rows.')
   if silo_column == target:
     raise ValueError(f'Column {target!r} cannot be the silo and the target.')
   if not len(df):
@@ -289,7 +291,7 @@ def _sha256(*arrays: np.ndarray) -> str:
   return digest.hexdigest()
 
 
-def _sha256_of_table(df: 'pd.DataFrame') -> str:
+def sha256_of_table(df: 'pd.DataFrame') -> str:
   import pandas as pd
 
   digest = hashlib.sha256()

@@ -79,7 +79,8 @@ def from_parquet(
   Raises:
     FileNotFoundError: there is no such folder.
     ValueError: no or damaged files, files of different columns, a column that is missing, not a
-      number or has gaps; a client with fewer than two rows; a target that does not fit the task.
+      number or has gaps; a client with fewer than two rows; a target that does not fit the task
+      or is not finite.
     OSError: the cache cannot be written.
   """
   from datasets import partition
@@ -369,6 +370,11 @@ def _counted(
   for batch in _batches(table, [client_column, target]):
     for column in (client_column, target):
       _refuse_gaps(batch, column)
+    if not _is_finite(batch.column(target)):
+      raise ValueError(
+        f'column {target!r} has values that are not finite, NaN or infinity, in '
+        f'{_not_finite_file(table, target)}; fill or drop these rows.'
+      )
     for pair in _text(batch.column(client_column)).value_counts().to_pylist():
       counts[pair['values']] += pair['counts']
     if values is not None:
@@ -439,6 +445,22 @@ def _refuse_gaps(batch: 'pa.RecordBatch', column: str) -> None:
   gaps = batch.column(column).null_count
   if gaps:
     raise ValueError(f'column {column!r} has missing values; fill or drop these rows.')
+
+
+def _is_finite(column: 'pa.Array') -> bool:
+  import pyarrow as pa
+
+  floating = pa.types.is_floating(column.type)
+  return not floating or bool(np.isfinite(column.to_numpy(zero_copy_only=False)).all())
+
+
+def _not_finite_file(table: 'arrow_dataset.Dataset', target: str) -> str:
+  """The first file with a target that is not finite, of which there is one."""
+  return next(
+    fragment.path
+    for fragment in table.get_fragments()
+    if not all(_is_finite(batch.column(target)) for batch in _batches(fragment, [target]))
+  )
 
 
 def _numbers(batch: 'pa.RecordBatch', columns: Sequence[str]) -> np.ndarray:

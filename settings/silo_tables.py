@@ -1,5 +1,6 @@
 """Tables with a row for each silo, as CSV files."""
 
+import collections
 import csv
 import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +22,8 @@ def read(
 
   Args:
     name: of the flag.
-    path: its file, with the columns `silo`, `column` and perhaps others.
+    path: its file, with the columns `silo`, `column` and perhaps others. A silo is named as in the
+      data, or without the blanks around its name (or with others) where that is one silo.
     silos: the silos' names, in the order of the result.
     column: which has to be there.
     value_of: (row, where it stands in words) -> the silo's value.
@@ -40,9 +42,12 @@ def read(
   if not {'silo', column} <= set(columns):
     raise ValueError(f'{flag} must have the columns silo and {column}, not {", ".join(columns)}.')
   values: dict[str, Any] = {}
-  known = frozenset(silos)
+  known, every = frozenset(silos), frozenset((*silos, *left_out))
+  alike = _without_blanks(every)
   for line, row in enumerate(rows, start=2):
-    silo, where = (row['silo'] or '').strip(), f'{flag}, line {line}'
+    written, where = row['silo'] or '', f'{flag}, line {line}'
+    bare = written.strip()
+    silo = next((name for name in (written, bare) if name in every), alike.get(bare, bare))
     if None in row:
       raise ValueError(f'{where} has more values than the {len(columns)} columns.')
     if silo in left_out:
@@ -56,6 +61,12 @@ def read(
   if missing:
     raise ValueError(f'{flag} has no row for {len(missing)} silos, such as {missing[0]!r}.')
   return [values[silo] for silo in silos]
+
+
+def _without_blanks(silos: Collection[str]) -> dict[str, str]:
+  """The silos by their names without blanks around them, but those that are then alike."""
+  count = collections.Counter(silo.strip() for silo in silos)
+  return {silo.strip(): silo for silo in silos if count[silo.strip()] == 1}
 
 
 def positive(text: str | None, what: str, *, most: float = LARGEST) -> float:

@@ -122,6 +122,12 @@ def _with(column, value):
     (None, {'test_fraction': 0}, 'test_fraction is 0'),
     (_with('age', np.nan), {}, "'age' has 1 missing values"),
     (_with('age', np.inf), {}, "'age' has values that are not finite"),
+    (
+      _with('days', np.inf),
+      dict(target='days', task='classification'),
+      "'days' has values that are",
+    ),
+    (_with('days', np.inf), dict(target='days'), "'days' has values that are not finite"),
     (_with('hospital', 'east'), {}, 'fewer than two rows, .*: east; drop or merge'),
   ],
 )
@@ -198,6 +204,85 @@ def test_a_silo_of_a_file_may_be_called_na(tmp_path):
   path.write_text('\n'.join(['country,x,y', ',1,2', *rows]))
   with pytest.raises(ValueError, match="'country' has 1 missing values"):
     load()
+
+
+@pytest.fixture(name='csv')
+def _csv(tmp_path):
+  """Reads a CSV file of 12 rows, whose silos are called so, in turn."""
+  path = tmp_path / 't.csv'
+
+  def load(names, *, silo_column='who', **columns):
+    table = pd.DataFrame({'who': list(names) * (12 // len(names)), 'x': range(12), 'y': range(12)})
+    table.assign(**columns).to_csv(path, index=False)
+    return datasets.load_dataset(
+      str(path), seed=0, silo_column=silo_column, target_column='y', task='regression',
+      features='x',
+    )  # fmt: skip
+
+  return load
+
+
+@pytest.mark.parametrize(
+  ('written', 'ids'),
+  [
+    (['1', '01', '001'], ['001', '01', '1']),
+    (['01', '02'], ['01', '02']),
+    (['1', '2.50'], ['1', '2.50']),
+    (['1', '1.0'], ['1', '1.0']),
+    (['1', ' 2', '3 '], ['1', '2', '3']),
+    (['true', 'FALSE'], ['FALSE', 'true']),
+    (['1e3', '2'], ['1e3', '2']),
+    ([str(2**70), '2'], [str(2**70), '2']),
+    (['10', '9', '1'], ['1', '10', '9']),
+    (['01', 'a'], ['01', 'a']),
+    ([' a ', 'b'], [' a ', 'b']),
+  ],
+)
+def test_silos_of_a_csv_file_are_called_what_stands_there(csv, written, ids):
+  dataset = csv(written)
+  assert list(dataset.client_ids) == ids
+  assert dataset.train.num_examples.sum() + dataset.test.num_examples.sum() == 12
+
+
+def test_silos_of_a_large_csv_file_are_not_numbers_in_some_of_its_parts(tmp_path):
+  """pandas reads it in parts, and 7 is a number in those that have nothing else."""
+  rows = 2**17
+  silos = ['07'] * rows + ['7'] * rows + ['a', '7'] * 9
+  (tmp_path / 't.csv').write_text('\n'.join(['who,x,y', *(f'{silo},1,2' for silo in silos)]))
+  with pytest.warns(pd.errors.DtypeWarning):
+    dataset = datasets.load_dataset(
+      str(tmp_path / 't.csv'), seed=0, silo_column='who', target_column='y', task='regression',
+      preprocessing='none',
+    )  # fmt: skip
+  assert dataset.client_ids == ('07', '7', 'a')
+  counts = dataset.train.num_examples + dataset.test.num_examples
+  assert counts.tolist() == [rows, rows + 9, 9]
+
+
+def test_silos_as_written_leave_the_data_the_same(csv, tmp_path):
+  """What ledgers and folders of earlier runs know data by; there, silos were pandas' numbers."""
+
+  def as_before():
+    return datasets.from_dataframe(
+      pd.read_csv(tmp_path / 't.csv'), silo_column='who', target='y', task='regression',
+      features=['x'], name='t',
+    )  # fmt: skip
+
+  for names in (['1', '2', '3'], ['1.0', '2.5'], ['True', 'False'], ['a', ' b '], ['1', 'b']):
+    found, before = csv(names), as_before()
+    assert found.client_ids == before.client_ids
+    assert found.checksums == before.checksums and found.partition == before.partition
+  found, before = csv(['01', '1']), as_before()
+  same = [name for name, value in found.checksums.items() if before.checksums[name] == value]
+  assert same == ['t, the whole table'] and found.partition != before.partition
+  assert (before.client_ids, found.client_ids) == (('1',), ('01', '1'))
+
+
+def test_whichever_column_is_the_silos_the_people_are_the_same(csv):
+  wards = ['a', 'b'] * 6
+  codes, letters = (csv(['01', '1'], ward=wards, silo_column=c) for c in ('who', 'ward'))
+  assert (codes.client_ids, letters.client_ids) == (('01', '1'), ('a', 'b'))
+  assert set(codes.checksums.values()) & set(letters.checksums.values())
 
 
 def test_silos_that_are_written_alike_are_refused():

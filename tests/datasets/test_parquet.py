@@ -207,6 +207,24 @@ def test_what_cannot_be_read_is_one_line(name, tmp_path, read):
   assert not list(tmp_path.glob('cache/.writing*'))
 
 
+@pytest.mark.parametrize('kind', ['float32', 'float64'])
+@pytest.mark.parametrize('task', [None, 'binary', 'classification', 'regression'])
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_a_target_that_is_not_finite_is_refused(value, task, kind, tmp_path, read):
+  """Which is no gap, as other writers than pandas write it."""
+  (tmp_path / 'wrong').mkdir()
+  for name, targets in (('a', [0.0, 1.0] * 40), ('b', [1.0] * 79 + [value]), ('c', [value] * 80)):
+    table = {'who': [0, 1] * 40, 'x': range(80), 'y': np.array(targets, kind)}
+    pq.write_table(pa.table(table), tmp_path / 'wrong' / f'{name}.parquet')
+  words = r"^column 'y' has values that are not finite, NaN or infinity, in /.*/wrong/b\.parquet; "
+  with pytest.raises(ValueError, match=words):
+    read(tmp_path / 'wrong', task=task)
+  (tmp_path / 'wrong' / 'a.parquet').unlink()  # of one number and NaN, which look like two
+  with pytest.raises(ValueError, match=words):
+    read(tmp_path / 'wrong', task=task)
+  assert not list((tmp_path / 'cache').iterdir())
+
+
 def test_folders_that_cannot_be_read(tmp_path, folder, read):
   with pytest.raises(FileNotFoundError, match='there is no folder'):
     read(tmp_path / 'nowhere')

@@ -1,6 +1,7 @@
 """Wrong data files, arrays and models: one line that names them, and no traceback of a library."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import datasets
@@ -17,6 +18,14 @@ _TEXT = {
   'utf16': (GOOD.encode('utf-16'), {}, "codec can't decode"),
   'ragged': ('silo,x,y\na,1,2\nb,1\nc,1,2,3,4\n', {}, 'Expected 3 fields in line 4, saw 5'),
   'a_name_twice': (GOOD.replace('x,y', 'y,y'), {}, "has the column 'y' more than once"),
+  'an_index_of_pandas': (
+    pd.DataFrame({'silo': list('abc') * 4, 'x': 0.5, 'y': range(12)}).to_csv(),
+    {},
+    'Its column 1 has no name. If it is the index of pandas, write the table with index=False',
+  ),
+  'a_comma_at_the_end': (GOOD.replace('\n', ',\n'), {}, 'Its column 4 has no name'),
+  'a_blank_name': (GOOD.replace('x', ' '), {'features': ' '}, 'Its column 2 has no name'),
+  'a_name_twice_that_is_na': (GOOD.replace('x,y\n', 'NA,y,NA\n'), {}, "'NA' more than once"),
   'more_values_than_names': (
     GOOD.replace('\n', ',7\n').replace('y,7', 'y'),
     {},
