@@ -12,6 +12,7 @@ import tensorflow as tf
 from privacy import selection
 from processes import setup
 from processes.aggregation import agreement_metrics, agreement_report
+from processes.common_settings import SELECTION_LOSS_CLIP
 from processes.examples import sums_of_examples
 from processes.method import BuildSpec, Tree
 from runtime import random_streams
@@ -34,8 +35,13 @@ class SelectionSetup(setup.Setup):
           '--selection_epsilon, the epsilon of one private choice: there is no target to share.'
         )
       epsilon = config.selection_epsilon_share * smallest_target
-    rounds = round(config.selection_fraction * config.rounds)
+    rounds = selection_rounds(config.selection_fraction, config.rounds)
     return setup.PlanShare(selection=selection.PrivateSelection(epsilon=epsilon, rounds=rounds))
+
+
+def selection_rounds(fraction: float, rounds: int) -> int:
+  """In how many of the rounds clients choose: in one at least, where the fraction is above 0."""
+  return max(1, round(fraction * rounds)) if fraction > 0.0 else 0
 
 
 class ClusterModels:
@@ -57,7 +63,7 @@ class ClusterModels:
 
   Hyper-parameters (`hyperparameters` holds the defaults): `selection_rounds`, the number of
   rounds from the first on in which clients choose, by default the fraction
-  `selection_fraction` of the run's rounds, and with privacy what the plan says;
+  `selection_fraction` of the run's rounds, at least one, and with privacy what the plan says;
   `cluster_init_stddev`, see `init_server`; `selection_epsilon` of one choice (from the plan)
   and `selection_loss_clip`, with privacy only.
 
@@ -72,9 +78,11 @@ class ClusterModels:
     self.num_clusters = spec.options['num_clusters']
     self._weighting = spec.options['weighting']
     self._score = self._chosen_score()
+    self._check_starts()
     features = math.prod(spec.examples.x_shape[1:])
+    fraction = spec.hyperparameters['selection_fraction']
     self.hyperparameters = {
-      'selection_rounds': self._spec.rounds_of('selection_fraction'),
+      'selection_rounds': float(selection_rounds(fraction, spec.rounds)),
       'cluster_init_stddev': 0.1 / math.sqrt(features),
     }
     if self._private:
@@ -85,13 +93,28 @@ class ClusterModels:
     # The model's own metrics come first; a further one of the user's may have any values.
     has_accuracy = self._spec.model.metric_names[0] == 'accuracy'
     if score == 'auto':
-      return 'error_rate' if self._private and has_accuracy else 'loss'
+      score = 'error_rate' if self._private and has_accuracy else 'loss'
+      clip = self._spec.hyperparameters[SELECTION_LOSS_CLIP.name]
+      if score == 'error_rate' and clip != SELECTION_LOSS_CLIP.default:
+        raise ValueError(
+          f'--selection_loss_clip={clip} needs --selection_score=loss or mean_loss: auto is '
+          f'error_rate with --model={self._spec.model.name}, and clips no losses.'
+        )
+      return score
     if score == 'error_rate' and not has_accuracy:
       raise ValueError(
         f'--selection_score=error_rate needs a model with an accuracy, and '
         f'--model={self._spec.model.name} has none; use loss.'
       )
     return score
+
+  def _check_starts(self):
+    stddev = self._spec.hyperparameters.get('cluster_init_stddev')
+    if stddev is not None and not self._spec.model.convex:
+      raise ValueError(
+        f'--cluster_init_stddev={stddev} needs a convex model; the starts of '
+        f'--model={self._spec.model.name} are random by themselves.'
+      )
 
   def _private_hyperparameters(self):
     plan = self._spec.plan

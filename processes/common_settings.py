@@ -32,7 +32,7 @@ def _schedule(rate: str) -> tuple[Setting, ...]:
     ),
     Setting(
       name=f'{rate}_decay_every', kind=float, default=1.0, group=Group.TRAINING, minimum=1.0,
-      help=f'Rounds from one step of --{rate}_decay to the next; 1 is exponential decay.',
+      help=f'Rounds from one step of --{rate}_decay, below 1, to the next; 1 is exponential decay.',
     ),
     Setting(
       name=f'{rate}_warmup', kind=float, default=0.0, group=Group.TRAINING, minimum=0.0,
@@ -84,7 +84,8 @@ _MOMENTS = (
   Setting(
     name='server_momentum', kind=float, default=None, group=Group.TRAINING, minimum=0.0,
     maximum=1.0,
-    help='Momentum of --server_optimizer. Default: 0.9, of fedadagrad 0.',
+    help='Momentum of --server_optimizer; of the adaptive ones below 1. Default: 0.9, of '
+    'fedadagrad 0.',
   ),
   Setting(
     name='server_second_moment_decay', kind=float, default=None, group=Group.TRAINING,
@@ -131,6 +132,11 @@ SELECTION_LOSS_CLIP = Setting(
   name='selection_loss_clip', kind=float, default=1.0, above=0.0, privacy=('example',),
   help='Upper bound to which losses are clipped in a private choice.',
 )  # fmt: skip
+SELECTION_EPSILON_SHARE = Setting(
+  name='selection_epsilon_share', kind=float, default=0.03, group=Group.PRIVACY, above=0.0,
+  maximum=1.0, privacy=('example',),
+  help='Epsilon of one private choice of a cluster as a share of the target epsilon.',
+)  # fmt: skip
 CLUSTERING = (
   Setting(
     name='num_clusters', kind=int, default=4, minimum=1, maximum=1000,
@@ -144,7 +150,8 @@ CLUSTERING = (
   ),
   Setting(
     name='selection_fraction', kind=float, default=0.1, minimum=0.0, maximum=1.0,
-    help='Fraction of the rounds, from the first on, in which clients choose their cluster.',
+    help='Fraction of the rounds, from the first on, in which clients choose their cluster; at '
+    'least one round. 0: never, with a single cluster only.',
   ),
   Setting(
     name='selection_epsilon', kind=float, default=None, group=Group.PRIVACY, above=0.0,
@@ -152,11 +159,7 @@ CLUSTERING = (
     help='Epsilon of one private choice of a cluster. Default: --selection_epsilon_share of the '
     'smallest target epsilon.',
   ),
-  Setting(
-    name='selection_epsilon_share', kind=float, default=0.03, group=Group.PRIVACY, above=0.0,
-    maximum=1.0, privacy=('example',),
-    help='Epsilon of one private choice of a cluster as a share of the target epsilon.',
-  ),
+  SELECTION_EPSILON_SHARE,
   SELECTION_LOSS_CLIP,
   Setting(
     name='cluster_init_stddev', kind=float, default=None, above=0.0,
@@ -180,8 +183,39 @@ STAYS_ON_THE_CLIENT_ALONE = (
 CROSS_SILO = 'Liu et al., NeurIPS 2022'
 
 
+def is_given(config, setting: Setting) -> bool:
+  """Whether a setting has a value that somebody must have given: another than its default."""
+  return getattr(config, setting.name) not in (None, setting.default)
+
+
+def check_clustering(config) -> None:
+  """Refuses clients who never choose a cluster, and settings of the choice that nothing reads."""
+  if config.selection_fraction == 0.0 and config.num_clusters > 1:
+    raise ValueError(
+      f'--selection_fraction={config.selection_fraction} needs --num_clusters=1, not '
+      f'{config.num_clusters}: no client would ever choose, and all be in the first cluster; use '
+      'a fraction greater than 0.'
+    )
+  if config.selection_epsilon is not None and is_given(config, SELECTION_EPSILON_SHARE):
+    raise ValueError(
+      f'--selection_epsilon={config.selection_epsilon} and '
+      f'--selection_epsilon_share={config.selection_epsilon_share} exclude each other; give one.'
+    )
+  if config.selection_score == 'error_rate' and is_given(config, SELECTION_LOSS_CLIP):
+    raise ValueError(
+      f'--selection_loss_clip={config.selection_loss_clip} needs --selection_score=loss or '
+      'mean_loss; error_rate clips no losses.'
+    )
+  if config.cluster_init_stddev is not None and config.num_clusters == 1:
+    raise ValueError(
+      f'--cluster_init_stddev={config.cluster_init_stddev} needs at least 2 of --num_clusters; '
+      'a single cluster model starts without noise.'
+    )
+
+
 def check_optimization(config) -> None:
-  """Refuses a moment that the server's optimiser does not have."""
+  """Refuses moments that the server's optimiser does not have or cannot move with, and steps of
+  a decay that is none."""
   for setting in _MOMENTS:
     value = getattr(config, setting.name)
     owners = [name for name, moments in MOMENTS.items() if setting.name in moments]
@@ -189,6 +223,18 @@ def check_optimization(config) -> None:
       raise ValueError(
         f'--{setting.name}={value} does not apply to --server_optimizer='
         f'{config.server_optimizer}; it belongs to {", ".join(owners)}.'
+      )
+  if config.server_momentum == 1.0 and 'server_adaptivity' in MOMENTS[config.server_optimizer]:
+    # m <- beta_1 m + (1 - beta_1) Delta, from 0: fedavgm has no such factor.
+    raise ValueError(
+      f'--server_momentum={config.server_momentum} must be below 1 with --server_optimizer='
+      f'{config.server_optimizer}, whose first moment would stay 0, and the model where it began.'
+    )
+  for rate in (CLIENT_LEARNING_RATE.name, SERVER_LEARNING_RATE.name):
+    decay, every = (getattr(config, f'{rate}_{part}') for part in ('decay', 'decay_every'))
+    if decay == 1.0 and every != 1.0:
+      raise ValueError(
+        f'--{rate}_decay_every={every} needs a --{rate}_decay below 1; {decay} is no decay.'
       )
 
 

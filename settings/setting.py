@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import math
 import numbers
+import os
 from typing import Any
 
 from settings.wording import did_you_mean
@@ -106,7 +107,8 @@ class Setting:
     """Returns `value` in the setting's kind, or raises a `ValueError` that names it."""
     name = self.name
     if self.kind is tuple:
-      return tuple(str(v) for v in ([value] if isinstance(value, str) else value))
+      return tuple(_at_home(str(v)) for v in ([value] if isinstance(value, str) else value))
+    value = _at_home(value)
     if self.infinite and value == 'inf':  # as JSON files have it
       value = math.inf
     if not isinstance(value, bool):  # also those of NumPy
@@ -147,6 +149,12 @@ class Setting:
 
 def _is_of_kind(value: Any, kind: type) -> bool:
   return type(value) is kind  # True is no whole number
+
+
+def _at_home(value: Any) -> Any:
+  """A path that begins with ~, which a shell leaves as it is in --flag=~/path."""
+  is_path = isinstance(value, str) and value.startswith('~')
+  return os.path.expanduser(value) if is_path else value
 
 
 def _number(value: float) -> str:

@@ -96,6 +96,16 @@ def _check_hypothetical(config: Any) -> None:
 
 
 def _check_cohorts(config: Any) -> None:
+  if not config.declaration.federated:
+    for name, default in (
+      ('clients_per_round', None), ('cohort_sampling_rate', None), ('cohort_sampling', 'poisson'),
+    ):  # fmt: skip
+      value = getattr(config, name)
+      if value != default:
+        raise ValueError(
+          f'--{name}={value} cannot be used with --method={config.method}, which is not federated: '
+          'the only client has all data, and is in every round.'
+        )
   if config.clients_per_round is not None and config.cohort_sampling_rate is not None:
     raise ValueError(
       f'--clients_per_round={config.clients_per_round} and '

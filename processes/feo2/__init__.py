@@ -43,8 +43,13 @@ NO_FIXED_COHORTS = (
 
 
 def check(config) -> None:
-  """Refuses cohorts of a fixed size, and a moment that the server's optimiser does not have."""
+  """`check_optimization`; refuses cohorts of a fixed size, and a rate of models that are not."""
   common.check_optimization(config)
+  # Not `requires`: the declaration is Ditto's too, which always has personal models.
+  if config.personal_learning_rate is not None and not config.personalize:
+    raise ValueError(
+      f'--personal_learning_rate={config.personal_learning_rate} needs --personalize.'
+    )
   if config.cohort_sampling == 'fixed':
     raise ValueError(NO_FIXED_COHORTS)
 

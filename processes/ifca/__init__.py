@@ -12,4 +12,5 @@ METHOD = Method(
   settings=(*common.MEAN, *common.CLUSTERING),
   personal=True,
   aliases={'hypcluster': {}},
+  check=common.check_clustering,
 )

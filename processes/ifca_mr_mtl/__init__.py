@@ -2,22 +2,30 @@
 
 from processes import common_settings as common
 from processes.declaration import Method
-from settings import Setting
+from settings import Setting, show
 
 AFTER_CLUSTERING = Setting(
   name='after_clustering', kind=str, default='mr_mtl',
   choices=('mr_mtl', 'local', 'fedavg', 'finetune'),
   help='What runs inside each cluster once the choices are frozen.',
 )  # fmt: skip
+# What one stage alone reads.
+_OF_STAGE = {
+  'mr_mtl': (common.MTL_LAMBDA, common.SILO_LAMBDAS, common.REGULARIZER_INSIDE_CLIP),
+  'finetune': (common.FINETUNE_FRACTION,),
+}
 
 
 def check(config) -> None:
-  """Refuses lambdas of the silos where nothing has a lambda."""
-  if config.silo_lambdas is not None and config.after_clustering != 'mr_mtl':
-    raise ValueError(
-      f'--silo_lambdas={config.silo_lambdas} needs --after_clustering=mr_mtl; '
-      f'{config.after_clustering} has no lambda.'
-    )
+  """`check_clustering`; refuses settings of another stage than that after the clustering."""
+  common.check_clustering(config)
+  for stage, settings in _OF_STAGE.items():
+    for setting in settings if config.after_clustering != stage else ():
+      if common.is_given(config, setting):
+        raise ValueError(
+          f'--{setting.name}={show(getattr(config, setting.name))} needs '
+          f'--after_clustering={stage}; {config.after_clustering} does not use it.'
+        )
 
 
 METHOD = Method(

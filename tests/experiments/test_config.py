@@ -48,6 +48,12 @@ REFUSED = [
   ({'cohort_sampling_rate': 0.1, 'clients_per_round': 5}, 'exclude each other'),
   ({'cohort_sampling': 'fixed'}, '--cohort_sampling=fixed needs --clients_per_round'),
   ({'cohort_sampling': 'shuffle'}, '--cohort_sampling=shuffle must be one of'),
+  ({'method': 'pooled', 'clients_per_round': 1}, '--clients_per_round=1 cannot be used with'),
+  ({'method': 'pooled', 'cohort_sampling': 'fixed'}, '--cohort_sampling=fixed cannot be used with'),
+  (
+    {**EXAMPLE, 'method': 'pooled', 'cohort_sampling_rate': 0.5},
+    '--cohort_sampling_rate=0.5 cannot be used with --method=pooled, which is not federated',
+  ),
   ({'test_fraction': 1.5}, '--test_fraction=1.5'),
   ({'test_fraction': 0.0}, '--test_fraction=0.0 must be greater than 0'),
   ({'dataset': 'mnist', 'test_fraction': 0.5}, 'does not apply to --dataset=mnist'),
@@ -125,7 +131,10 @@ def test_dp_fedavg_is_fedavg_with_adaptive_clipping():
   assert config == ExperimentConfig(**CLIENT, adaptive_clipping=True)
 
 
-@pytest.mark.parametrize('values', [{}, CLIENT, EXAMPLE, {'dataset_option': ('num_clients=9',)}])
+@pytest.mark.parametrize(
+  'values',
+  [{}, CLIENT, EXAMPLE, {'dataset_option': ('num_clients=9',)}, {**EXAMPLE, 'method': 'pooled'}],
+)
 def test_json_gives_the_same_back(values):
   config = ExperimentConfig(**values)
   assert ExperimentConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
@@ -216,3 +225,12 @@ def test_an_import_that_takes_long_is_seen(tmp_path):
   )  # fmt: skip
   assert done.returncode == 2
   assert done.stdout.splitlines()[-1] == 'heavy: pandas'
+
+
+def test_a_path_in_ones_home_is_found_there(monkeypatch):
+  """A shell leaves ~ as it is behind --output_dir=."""
+  monkeypatch.setenv('HOME', '/home/me')
+  table = {'silo_column': 'silo', 'target_column': 'y'}
+  config = ExperimentConfig(output_dir='~/a', dataset='~/t.csv', metric=('~/m.py:f',), **table)
+  assert config.output_dir == '/home/me/a' and config.dataset == '/home/me/t.csv'
+  assert config.metric == ('/home/me/m.py:f',)

@@ -1,6 +1,7 @@
 """The private choice of a cluster: its probabilities and its sensitivity."""
 
 import dataclasses
+import json
 
 import hypothesis
 import numpy as np
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import processes
+from experiments.config.experiment import ExperimentConfig
 from privacy.calibration import calibrate_example_level
 from privacy.selection import PrivateSelection
 from processes.clusters import ClusterModels
 from processes.method import Tree
+from processes.setup import Population
 from runtime.noise_key import NoiseKey
 from tests.processes import reference as numpy_loops
 from tests.processes import small_federation as small
@@ -229,6 +232,42 @@ def test_choices_stop_and_absent_clients_choose_once():
   assert int(none.choose(server, _silo(-1), row)['cluster']) == 0
 
 
+@pytest.mark.parametrize(
+  ('fraction', 'rounds', 'expected'),
+  [
+    (0.1, 1, 1), (0.1, 5, 1), (0.1, 6, 1), (1e-6, 200, 1), (0.01, 200, 2), (0.25, 8, 2),
+    (0.1, 20, 2), (0.1, 200, 20), (1.0, 200, 200), (0.0, 5, 0),
+  ],
+)  # fmt: skip
+def test_there_is_a_round_of_choices_where_any_are_asked_for(fraction, rounds, expected):
+  """And the plan accounts for those that are made."""
+  data = small.binary_data()
+  config = ExperimentConfig(
+    method='ifca', privacy='example', target_epsilon=2.0, delta=1e-3, rounds=rounds,
+    selection_fraction=fraction, num_clusters=4 if fraction else 1,
+  )  # fmt: skip
+  population = Population(client_ids=['a'], num_examples=np.array([40]), groups={})
+  share = config.declaration.setup(config, population).plan_share(2.0, 1e-3)
+  assert share.selection.rounds == expected
+  plan = small.example_level(data, selection=share.selection, noise_multiplier=1.0)
+  for privacy in (plan, small.no_privacy(data)):
+    spec = small.spec_of(
+      data, privacy, model='linear_svm', rounds=rounds,
+      hyperparameters={'selection_fraction': fraction},
+    )  # fmt: skip
+    clusters = ClusterModels(spec.completed(processes.METHODS['ifca']))
+    assert clusters.hyperparameters['selection_rounds'] == expected
+
+
+def test_the_clients_of_a_short_run_are_not_all_in_the_first_cluster():
+  data = small.binary_data()
+  spec = small.spec_of(data, small.no_privacy(data), model='linear_svm', rounds=5)
+  clusters = ClusterModels(spec.completed(processes.METHODS['ifca']))
+  server, newcomer = _server(clusters), Tree(cluster=tf.constant(-1))
+  chosen = [int(clusters.choose(server, newcomer, _row(data, k))['cluster']) for k in range(4)]
+  assert len(set(chosen)) > 1
+
+
 def test_starts_are_distinct_also_for_linear_models():
   data = small.binary_data()
   clusters = _clusters(data)
@@ -273,3 +312,62 @@ def test_what_does_not_fit_is_refused():
     _clusters(data, selection_score='best')
   with pytest.raises(ValueError, match='num_clusters=0'):
     _clusters(data, num_clusters=0)
+
+
+PRIVATE = {'privacy': 'example', 'target_epsilon': 2.0, 'delta': 1e-3}
+LOSS_CLIP = {'selection_loss_clip': 5.0}
+
+
+@pytest.mark.parametrize('method', ['ifca', 'ifca_mr_mtl'])
+@pytest.mark.parametrize(
+  ('settings', 'message'),
+  [
+    ({'selection_fraction': 0.0}, '--selection_fraction=0.0 needs --num_clusters=1, not 4'),
+    (
+      {**PRIVATE, 'selection_epsilon': 1.0, 'selection_epsilon_share': 0.5},
+      '--selection_epsilon=1.0 and --selection_epsilon_share=0.5 exclude each other',
+    ),
+    (
+      {**PRIVATE, **LOSS_CLIP, 'selection_score': 'error_rate'},
+      '--selection_loss_clip=5.0 needs --selection_score=loss or mean_loss; error_rate',
+    ),
+    (
+      {'num_clusters': 1, 'cluster_init_stddev': 0.5},
+      '--cluster_init_stddev=0.5 needs at least 2 of --num_clusters',
+    ),
+  ],
+)
+def test_a_setting_that_nothing_reads_is_refused(method, settings, message):
+  with pytest.raises(ValueError, match=message):
+    ExperimentConfig(method=method, **settings)
+
+
+@pytest.mark.parametrize(
+  'settings',
+  [
+    {'selection_fraction': 0.0, 'num_clusters': 1},
+    {'cluster_init_stddev': 0.5},
+    {**PRIVATE, 'selection_epsilon': 1.0},
+    {**PRIVATE, 'selection_epsilon_share': 0.5},
+    {**PRIVATE, **LOSS_CLIP, 'selection_score': 'mean_loss'},
+    {**PRIVATE, 'selection_score': 'error_rate'},
+  ],
+  ids=str,
+)
+def test_a_setting_that_is_read_is_taken(settings):
+  """Also as a folder records it, with the defaults of all others."""
+  config = ExperimentConfig(method='ifca', **settings)
+  assert ExperimentConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_what_a_model_leaves_unread_is_refused_when_it_is_known():
+  data, regression = small.binary_data(), small.regression_data()
+  with pytest.raises(ValueError, match=r'--selection_loss_clip=5.0 .* --model=linear_svm'):
+    _clusters(data, hyperparameters=LOSS_CLIP)
+  _clusters(data, hyperparameters=LOSS_CLIP, selection_score='loss')
+  read = _clusters(regression, model='linear_regression', hyperparameters=LOSS_CLIP)
+  assert read.hyperparameters['selection_loss_clip'] == 5.0
+  given = {'cluster_init_stddev': 0.5}
+  with pytest.raises(ValueError, match=r'--cluster_init_stddev=0.5 needs a convex model; .*=mlp'):
+    _clusters(regression, model='mlp', hyperparameters=given)
+  _clusters(data, hyperparameters=given)

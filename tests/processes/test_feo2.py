@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 import runtime
+from experiments.config.experiment import ExperimentConfig
 from privacy.nothing_shared import NothingShared
 from privacy.plan import AdaptiveClipping, ClientLevelPrivacy, FixedClipping, NoPrivacy
 from privacy.sampling import FixedSizeCohorts, PoissonCohorts
@@ -358,6 +359,17 @@ def test_wrong_use_is_refused():
     small.build('feo2', _plan(cohorts=FixedSizeCohorts(small.CLIENTS, 3)), DATA)
   with pytest.raises(ValueError, match='--privacy=none'):
     small.build('feo2', NoPrivacy(cohorts=SAMPLING), DATA)
+
+
+def test_the_rate_of_personal_models_needs_them():
+  settings = dict(method='feo2', privacy='client', noise_multiplier=1.0, delta=1e-3)
+  for own in ({'personal_learning_rate': 0.5}, {'ditto_lambda_private': 0.5}):
+    (name,) = own
+    ExperimentConfig(**settings, **own)
+    with pytest.raises(ValueError, match=f'--{name}=0.5 needs --personalize'):
+      ExperimentConfig(**settings, **own, personalize=False)
+  config = ExperimentConfig(**settings, personalize=False)
+  assert ExperimentConfig.from_json(config.to_json()) == config
 
 
 def test_somebody_is_protected():

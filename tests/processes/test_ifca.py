@@ -1,8 +1,11 @@
 """IFCA, and what stands on it: limits, golden numbers, algorithm A2."""
 
+import json
+
 import numpy as np
 import pytest
 
+from experiments.config.experiment import ExperimentConfig
 from privacy.selection import PrivateSelection
 from tests.processes import reference as numpy_loops
 from tests.processes import small_federation as small
@@ -263,3 +266,30 @@ def test_an_unknown_second_stage_is_refused():
   data = small.regression_data()
   with pytest.raises(ValueError, match='after_clustering=ditto'):
     _run('ifca_mr_mtl', data, 0, after_clustering='ditto')
+
+
+PRIVATE = {'privacy': 'example', 'target_epsilon': 2.0, 'delta': 1e-3}
+OF_STAGES = [
+  ('mr_mtl', {'mtl_lambda': 5.0}, '--mtl_lambda=5.0'),
+  ('mr_mtl', {'silo_lambdas': 'own.csv'}, '--silo_lambdas=own.csv'),
+  ('mr_mtl', {**PRIVATE, 'regularizer_inside_clip': True}, '--regularizer_inside_clip=true'),
+  ('finetune', {'finetune_fraction': 0.3}, '--finetune_fraction=0.3'),
+]
+
+
+@pytest.mark.parametrize(
+  ('stage', 'settings', 'flag'), OF_STAGES, ids=[flag for *_, flag in OF_STAGES]
+)
+def test_a_setting_of_another_stage_is_refused(stage, settings, flag):
+  ExperimentConfig(method='ifca_mr_mtl', after_clustering=stage, **settings)
+  for other in {'mr_mtl', 'local', 'fedavg', 'finetune'} - {stage}:
+    with pytest.raises(ValueError, match=f'{flag} needs --after_clustering={stage}; {other} does'):
+      ExperimentConfig(method='ifca_mr_mtl', after_clustering=other, **settings)
+
+
+@pytest.mark.parametrize('stage', ['mr_mtl', 'local', 'fedavg', 'finetune'])
+def test_the_defaults_that_a_folder_records_are_of_every_stage(stage):
+  config = ExperimentConfig(method='ifca_mr_mtl', after_clustering=stage, **PRIVATE)
+  recorded = config.to_json()
+  assert recorded['mtl_lambda'] == 1.0 and recorded['finetune_fraction'] == 0.5
+  assert ExperimentConfig.from_json(json.loads(json.dumps(recorded))) == config

@@ -213,7 +213,8 @@ def test_a_grid_of_schedules_and_moments_is_one_program():
   axes |= {'server_momentum': (0.5, 0.9), 'server_adaptivity': (1e-3, 1e-2)}
   base = {'dataset': 'digits', 'server_optimizer': 'fedadam', 'client_momentum': 0.5}
   for name, values in axes.items():
-    runs = Grid(base=base, axes={name: values}, seeds=(0, 1)).runs()
+    steps = {name.removesuffix('_every'): 0.5} if name.endswith('_every') else {}
+    runs = Grid(base={**base, **steps}, axes={name: values}, seeds=(0, 1)).runs()
     assert len(runs) == 4 and len(programs(runs, 1)) == 1
   # Another optimiser has another state.
   runs = Grid(base={'dataset': 'digits'}, axes={'server_optimizer': ('sgd', 'fedadam')}, seeds=(0,))
@@ -275,8 +276,37 @@ def test_client_momentum(private):
     ),
     ({'server_optimizer': 'adam'}, 'must be one of sgd, fedavgm'),
     ({'method': 'mr_mtl', 'server_optimizer': 'fedadam'}, 'server_optimizer'),
+    *(
+      (
+        {'server_optimizer': name, 'server_momentum': 1.0},
+        f'--server_momentum=1.0 must be below 1 with --server_optimizer={name}',
+      )
+      for name in ('fedadagrad', 'fedadam', 'fedyogi')
+    ),
+    *(
+      (
+        {**given, f'{rate}_decay_every': 5.0},
+        f'--{rate}_decay_every=5.0 needs a --{rate}_decay below 1; 1.0 is no decay',
+      )
+      for rate in ('client_learning_rate', 'server_learning_rate')
+      for given in ({}, {f'{rate}_decay': 1.0}, {'method': 'scaffold'}, {'method': 'finetune'})
+    ),
   ],
 )
 def test_wrong_use_is_refused(settings, message):
   with pytest.raises(ValueError, match=message):
     ExperimentConfig(**settings)
+
+
+@pytest.mark.parametrize(
+  'settings',
+  [
+    {'server_optimizer': 'fedavgm', 'server_momentum': 1.0},  # it adds up whole updates
+    {'server_optimizer': 'fedadam', 'server_momentum': 0.999},
+    {'client_learning_rate_decay': 0.5, 'client_learning_rate_decay_every': 5.0},
+    {'server_learning_rate_decay': 0.5, 'server_learning_rate_decay_every': 1.0},
+  ],
+)
+def test_right_use_is_taken(settings):
+  config = ExperimentConfig(**settings)
+  assert ExperimentConfig.from_json(config.to_json()) == config
