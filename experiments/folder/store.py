@@ -2,29 +2,47 @@
 
 import dataclasses
 import functools
+import json
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from experiments.folder import checkpoints
+from experiments.folder import checkpoints, files
 from experiments.folder.metrics import MetricTable
+
+_NAMES = 'runs.json'
+
+
+def kept_together(folder: pathlib.Path, among: Collection[str]) -> list[list[str]]:
+  """The names of runs, of some, that have checkpoints in common below a folder, in their order."""
+  found = [json.loads(path.read_text()) for path in sorted(folder.glob(f'*/{_NAMES}'))]
+  return [names for names in found if set(names) <= set(among)]
 
 
 class Store:
   """Keeps the state of one run, or of the runs of a sweep's program, and finds it again."""
 
-  def __init__(self, path: pathlib.Path, *, fingerprint: str, tables: Sequence[pathlib.Path]):
+  def __init__(
+    self,
+    path: pathlib.Path,
+    *,
+    fingerprint: str,
+    tables: Sequence[pathlib.Path],
+    names: Sequence[str] = (),
+  ):
     """Makes nothing yet.
 
     Args:
       path: the folder of the checkpoints.
       fingerprint: of what is run; a checkpoint of anything else is not used.
       tables: each run's `metrics.parquet`.
+      names: the runs' names, if somebody has to know which go on together; see `kept_together`.
     """
     self.path = path
+    self._names = list(names)
     self._fingerprint = fingerprint
     self._tables = tables
 
@@ -38,6 +56,8 @@ class Store:
       'num_rows': [len(table.rows) for table in tables],
     }
     self.path.mkdir(parents=True, exist_ok=True)
+    if self._names:
+      files.write_json(self.path / _NAMES, self._names)
     checkpoints.save(
       self.path,
       dataclasses.replace(checkpoint, facts=facts),

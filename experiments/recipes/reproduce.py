@@ -251,7 +251,7 @@ def _lacks(selector: Selector, tables: Mapping[str, pd.DataFrame], extra: Sequen
   frame, flags = tables[selector.part], ' '.join(extra)
   metric, _, early = selector.metric.partition('@')
   if early and selector.metric not in set(frame['metric']):
-    last = frame['rounds'].max() if 'rounds' in frame else math.nan
+    last = frame['rounds_done'].max() if 'rounds_done' in frame else math.nan
     if last < int(early):
       rounds = [flag for flag in extra if flag.startswith('--rounds=')]
       why = f'they end after {last:g} ({" ".join(rounds) or flags})'
@@ -396,7 +396,8 @@ def describe(
       verdict=verdict, verdict_of=outcome.OTHER_SETTINGS if extra else '',
       notes=[*recipe.all_notes, *(f'Cannot be had: {one}' for one in (*missing, *left_out))],
     )  # fmt: skip
-    spent = spent_by.together(runs)
+    moved = [flag.partition('=')[2] for flag in extra if flag.startswith('--data_dir=')]
+    spent = spent_by.together(runs, data_dir=moved[-1] if moved else None)
     files.write_json(output / 'spent.json', {'together': spent})
   for folder in filter(None, (page_dir, output)):
     page = recipe_page.write(

@@ -9,7 +9,7 @@ import functools
 import json
 import math
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -81,6 +81,11 @@ class ReportData:
       frame = frame.assign(**{name: frame['run'].map(dict(enumerate(values)))})
     spent = {i: self.epsilon(run) for i, run in enumerate(self.runs)}
     return frame.assign(epsilon=frame['run'].map(spent)).sort_values('run', kind='stable')
+
+  @functools.cached_property
+  def exact(self) -> frozenset[str]:
+    """The settings whose values are told apart by all their digits only."""
+    return in_full([run.config for run in self.runs], self.setting_names)
 
   @property
   def columns(self) -> list[str]:
@@ -181,7 +186,22 @@ def read(folders: Iterable[pathlib.Path]) -> ReportData:
   configs = [run.config for run in every]
   names = tuple(n for n in sweep_table.varying(configs) if n != 'seed')
   return ReportData(
-    runs=every, setting_names=names, labels=labels(configs, names), left_out=tuple(left_out)
+    runs=every,
+    setting_names=names,
+    labels=_by_files(labels(configs, names), every),
+    left_out=tuple(left_out),
+  )
+
+
+def _by_files(labels: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
+  """The labels, longer where runs of the same one read files that held something else."""
+  held: dict[tuple[str, str], set[str]] = {}
+  for name, run in zip(labels, runs, strict=True):
+    for file, content in run.read_files.items():
+      held.setdefault((name, file), set()).add(content)
+  return tuple(
+    ', '.join([name, *(c for file, c in run.read_files.items() if len(held[name, file]) > 1)])
+    for name, run in zip(labels, runs, strict=True)
   )
 
 
@@ -211,25 +231,34 @@ def labels(configs: Sequence[ExperimentConfig], names: Sequence[str]) -> tuple[s
     name for name in names
     if len({str(c.identity[name]) for c in configs if name in c.identity}) > 1
   ]  # fmt: skip
-  short = [label(config, telling) for config in configs]
+  exact = in_full(configs, names)
+  short = [label(config, telling, exact) for config in configs]
   whose: dict[str, set[str]] = {}
   for text_, config in zip(short, configs, strict=True):
     identity = {n: v for n, v in config.identity.items() if n != 'seed'}
     whose.setdefault(text_, set()).add(json.dumps(identity, sort_keys=True))
   return tuple(
-    text_ if len(whose[text_]) == 1 else label(config, names)
+    text_ if len(whose[text_]) == 1 else label(config, names, exact)
     for text_, config in zip(short, configs, strict=True)
   )
 
 
-def label(config: ExperimentConfig, names: Sequence[str]) -> str:
-  """A setting in words: 'mr_mtl, lambda 0.1, epsilon 2'."""
+def in_full(configs: Sequence[ExperimentConfig], names: Iterable[str]) -> frozenset[str]:
+  """The settings of which two values would look the same if they were rounded."""
+  values = {name: {getattr(config, name) for config in configs} for name in names}
+  return frozenset(n for n, own in values.items() if len({text_of(n, v) for v in own}) < len(own))
+
+
+def label(
+  config: ExperimentConfig, names: Sequence[str], exact: Collection[str] = frozenset()
+) -> str:
+  """A setting in words: 'mr_mtl, lambda 0.1, epsilon 2'; those of `exact` with all digits."""
   words = [title_of(config.method)]
   for name in names:
     value = getattr(config, name)
     if name == 'method' or value is None or value == ():
       continue
-    words.append(f'{symbol(name)} {value_of(config, name)}')
+    words.append(f'{symbol(name)} {value_of(config, name, exact)}')
   if config.privacy == 'none' and 'privacy' in names:
     words.append('not private')
   return ', '.join(w for w in words if not w.startswith('privacy '))
@@ -241,9 +270,11 @@ def title_of(method: str) -> str:
   return method if entry is None else entry.title
 
 
-def value_of(config: ExperimentConfig, name: str) -> str:
-  """A setting of a configuration to read."""
+def value_of(config: ExperimentConfig, name: str, exact: Collection[str] = frozenset()) -> str:
+  """A setting of a configuration to read, with all digits if it is one of `exact`."""
   value = getattr(config, name)
+  if name in exact and isinstance(value, float):
+    return repr(value)
   return title_of(value) if name == 'method' else text_of(name, value)
 
 

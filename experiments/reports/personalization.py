@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib import figure
 
 import drawing as house
-from experiments.config.experiment import settings
+from experiments.config.experiment import ExperimentConfig, settings
 from experiments.folder.metrics import EVERYONE
 from experiments.reports import choosing, layout
 from experiments.reports.data import ReportData
@@ -44,14 +44,15 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
   """Draws the curves over the rounds.
 
   Args:
-    frame: alpha, noise, round, value, epsilon, metric, and the problem if there are several.
+    frame: alpha, noise, round, value, epsilon, metric; the problem and the target epsilon (0 for
+      a noise multiplier, infinite without privacy) if there are several.
   """
   metric = frame['metric'].iloc[0]
-  if 'problem' not in frame:
-    frame = frame.assign(problem='')
-  frame = frame.assign(problem=frame['problem'].fillna(''))
+  for name, only in (('problem', ''), ('target', 0.0)):
+    own = frame[name].fillna(only) if name in frame else only
+    frame = frame.assign(**{name: own})
   shared = frame[frame['alpha'] > 0]
-  parts = sorted(set(zip(shared['problem'], shared['noise'], strict=True)))
+  parts = sorted(set(zip(shared['problem'], shared['noise'], shared['target'], strict=True)))
   if len(parts) > _MOST_PANELS:
     places = np.linspace(0, len(parts) - 1, _MOST_PANELS).round().astype(int)
     parts = [parts[place] for place in places]
@@ -62,10 +63,13 @@ def draw_curves(frame: pd.DataFrame) -> figure.Figure:
   )
   styles = _styles(frame['alpha'])
   handles = {}
-  for axes, (problem, noise) in zip(panels, parts, strict=True):
-    # Local learning is the same under any noise.
-    here = frame[(frame['noise'] == noise) | (frame['alpha'] == 0)]
-    here = here[here['problem'] == problem]
+  for axes, (problem, noise, target) in zip(panels, parts, strict=True):
+    here = frame[frame['problem'] == problem]
+    local, asked = here['alpha'] == 0, (here['noise'] == noise) & (here['target'] == target)
+    if not (local & asked).any() and local.any():  # it is the same under any noise
+      first = here[local].iloc[0]
+      asked |= local & (here['noise'] == first['noise']) & (here['target'] == first['target'])
+    here = here[asked]
     for alpha in sorted(here['alpha'].unique()):
       own, words = here[here['alpha'] == alpha], _alpha(alpha)
       (handles[words],) = axes.plot(
@@ -185,7 +189,9 @@ def _metric(data: ReportData) -> str:
 
 
 def _best(data: ReportData, metric: str) -> pd.DataFrame | None:
-  """The best value of each: problem, alpha, noise, round; with value and epsilon.
+  """The best value of each: problem, alpha, noise, target, round; with value and epsilon.
+
+  The target epsilon is 0 for a noise multiplier and infinite without privacy.
 
   None if the runs do not differ in alpha.
   """
@@ -204,13 +210,22 @@ def _best(data: ReportData, metric: str) -> pd.DataFrame | None:
   scores['alpha'] = [alpha[name] for name in scores['setting']]
   scores['noise'] = [of_setting[name].noise_multiplier or 0.0 for name in scores['setting']]
   problem = dict(zip(data.last['setting'], choosing.problems(data, data.last), strict=True))
+  scores['target'] = [_target(of_setting[name]) for name in scores['setting']]
   scores['problem'] = scores['setting'].map(problem)
+  if len({config.delta for config in configs if config.privacy != 'none'}) > 1:
+    deltas = [of_setting[name].delta for name in scores['setting']]
+    scores['problem'] += [f', delta {delta:g}' if delta else '' for delta in deltas]
   # A step size that is too large diverges.
   scores = scores[np.isfinite(scores['mean']) & scores['alpha'].notna()]
-  grouped = scores.groupby(['problem', 'alpha', 'noise', 'round'])['mean']
+  grouped = scores.groupby(['problem', 'alpha', 'noise', 'target', 'round'])['mean']
   chosen = grouped.idxmax() if sweep_table.is_better_high(metric) else grouped.idxmin()
-  columns = ['problem', 'alpha', 'noise', 'round', 'mean', 'std', 'seeds', 'epsilon', 'setting']
+  columns = ['problem', 'alpha', 'noise', 'target', 'round']
+  columns += ['mean', 'std', 'seeds', 'epsilon', 'setting']
   return scores.loc[chosen, columns].rename(columns={'mean': 'value'}).reset_index(drop=True)
+
+
+def _target(config: ExperimentConfig) -> float:
+  return math.inf if config.privacy == 'none' else config.target_epsilon or 0.0
 
 
 def _alpha(value: float) -> str:

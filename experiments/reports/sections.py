@@ -65,11 +65,13 @@ def overview(data: ReportData) -> Overview:
     members = [i for i, own in enumerate(data.labels) if own == label]
     run = data.runs[members[0]]
     rounds = min(data.rounds_done(i) for i in members)
-    row = [value_of(run.config, name) for name in columns]
+    row = [value_of(run.config, name, data.exact) for name in columns]
     row += [f'{rounds}' if rounds == run.config.rounds else f'{rounds} of {run.config.rounds}']
     row += [str(len(members))]
     whose = ' of a hypothetical deployment' * bool(run.config.hypothetical_deployment)
-    row += [rounded_up(data.epsilon(run)) + whose, text(data.delta(run))]
+    # Of the seed whose guarantee is the weakest: one may have gone further than another.
+    spent = max(data.epsilon(data.runs[i]) for i in members)
+    row += [rounded_up(spent) + whose, text(data.delta(run))]
     row += [_score(found[label, m]) if (label, m) in found else '' for m in metrics]
     rows.append(row)
     tags.append(tags_of(run))
@@ -152,6 +154,12 @@ def status(data: ReportData) -> str:
   """How many runs there are, and how far they have come."""
   going_on = [i for i, run in enumerate(data.runs) if run.summary is None]
   words = f'{len(data.runs)} runs, {len(set(data.labels))} settings.'
+  seeds = {(name, run.config.seed) for name, run in zip(data.labels, data.runs, strict=True)}
+  if len(seeds) < len(data.runs):
+    words += (
+      f' {len(data.runs) - len(seeds)} of them repeat the setting and the seed of another, and are '
+      'counted as further seeds.'
+    )
   if going_on:
     words += (
       f' Not finished: {len(going_on)}, whose last values so far are shown '
@@ -254,7 +262,7 @@ def configurations(data: ReportData) -> str:
     rows = []
     for label in dict.fromkeys(data.labels):
       run = data.runs[data.labels.index(label)]
-      rows.append([text_of(name, getattr(run.config, name)) for name in names])
+      rows.append([value_of(run.config, name, data.exact) for name in names])
     parts.append(html.table([f'--{n}' for n in names], rows))
   else:
     parts.append(html.paragraph('All runs have the same settings, but for their seeds.'))

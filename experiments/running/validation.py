@@ -25,7 +25,8 @@ def hold_out(
     the privacy statement.
 
   Raises:
-    ValueError: the training examples are fresh in every round.
+    ValueError: the training examples are fresh in every round, or no client has so many that one
+      would be held out.
   """
   train = dataset.train
   if isinstance(train, datasets.ClientStream):
@@ -34,6 +35,13 @@ def hold_out(
       'training examples are fresh in every round; use 0.'
     )
   rows = [_split(int(n), fraction, seed, k) for k, n in enumerate(train.num_examples)]
+  if not any(len(held) for _, held in rows):
+    most = int(train.num_examples.max())
+    least = f', or more than {0.5 / most:.2g}' if most > 1 else ''
+    raise ValueError(
+      f'--validation_fraction={fraction:g} of the training examples of any client are none: the '
+      f'largest of --dataset={dataset.name} has {most}; use 0{least}.'
+    )
   sentence = (
     f"{fraction:.4g} of each client's training examples are held out: they are never trained on, "
     'and settings chosen by looking at results on them are outside the guarantee.'

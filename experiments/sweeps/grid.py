@@ -21,7 +21,8 @@ from settings import Group, did_you_mean
 BUDGETS = ('noise_multiplier', 'target_epsilon', 'silo_epsilons', 'delta')
 _LONGEST_NAME = 160
 _MOST_SEEDS = 1_000_000
-_NOT_SWEPT = ('seed', 'output_dir', 'resume', 'data_dir', 'runtime', 'device')
+# What makes no other run, or the same in other words: a further metric is in every run's table.
+_NOT_SWEPT = ('seed', 'runtime', 'device', 'metric')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,7 +168,9 @@ def run_name(values: Mapping[str, Any]) -> str:
   return f'{name[: _LONGEST_NAME - 9]}-{digest}'
 
 
-def programs(runs: Mapping[str, ExperimentConfig], workers: int = 1) -> list[list[str]]:
+def programs(
+  runs: Mapping[str, ExperimentConfig], workers: int = 1, together: Iterable[Sequence[str]] = ()
+) -> list[list[str]]:
   """The names of the runs in groups which can be one program each.
 
   Runs share a program if they differ in continuous settings of training, method and
@@ -176,18 +179,20 @@ def programs(runs: Mapping[str, ExperimentConfig], workers: int = 1) -> list[lis
 
   Args:
     runs: configurations by name.
-    workers: groups are split until there are so many.
+    workers: groups are split until there are so many, or cannot be split.
+    together: names that stay in one group, since they have begun in one.
   """
-  groups = collections.defaultdict(list)
+  begun = {name: tuple(names) for names in together for name in names}
+  groups: dict[str, dict[tuple[str, ...], None]] = collections.defaultdict(dict)
   for name, config in runs.items():
-    groups[program_key(config)].append(name)
-  result = list(groups.values())
-  while len(result) < min(workers, len(runs)):
-    largest = max(result, key=len)
+    groups[program_key(config)][begun.get(name, (name,))] = None
+  result = [list(units) for units in groups.values()]
+  while len(result) < workers and (divisible := [units for units in result if len(units) > 1]):
+    largest = max(divisible, key=lambda units: sum(map(len, units)))
     result.remove(largest)
     half = (len(largest) + 1) // 2
     result += [largest[:half], largest[half:]]
-  return result
+  return [[*itertools.chain(*units)] for units in result]
 
 
 def program_key(config: ExperimentConfig) -> str:
@@ -217,7 +222,7 @@ def _check_axis(name: str, text: str, values: str) -> None:
 
 
 def _sweepable() -> list[str]:
-  return [name for name in settings() if name not in _NOT_SWEPT]
+  return [n for n, setting in settings().items() if setting.identity and n not in _NOT_SWEPT]
 
 
 def _continuous(name: str) -> bool:

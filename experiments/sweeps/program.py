@@ -12,8 +12,7 @@ from typing import Any
 
 import runtime
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import noise_keys, results
-from experiments.folder.store import Store
+from experiments.folder import noise_keys, results, store
 from experiments.running import interruption, runner
 from experiments.running.build import Experiment
 from experiments.running.keeping import Keeper
@@ -109,7 +108,10 @@ def run_all(
         refuse(name, error)
     return
   with runner.create_runtime(first) as machine:
-    for names in sharing.batches(experiments, workers=workers):
+    left = _unfinished(experiments)
+    begun = store.kept_together(checkpoint_folder, left)
+    others = {n: e for n, e in experiments.items() if not any(n in names for names in begun)}
+    for names in begun + sharing.batches(others, workers=workers):
       left = _unfinished({name: experiments[name] for name in names})
       if left:
         ended = len(configs) - len(_unfinished(experiments))
@@ -163,14 +165,15 @@ def _run_together(
       key = noise_keys.acquire(experiment.config, folders[-1].path, given=experiment.noise_key)
       runs.append(dataclasses.replace(experiment, noise_key=key))
     fingerprint = _digest(experiments)
-    store = Store(
+    kept = store.Store(
       checkpoint_folder / fingerprint,
       fingerprint=fingerprint,
       tables=[folder.path / 'metrics.parquet' for folder in folders],
+      names=list(experiments),
     )
-    stateful = runner.with_client_states(machine, runs[0].config, store)
+    stateful = runner.with_client_states(machine, runs[0].config, kept)
     keeper = Keeper(
-      runs, folders, store,
+      runs, folders, kept,
       seconds_between_checkpoints=_SECONDS_BETWEEN_CHECKPOINTS, keeps_end=False,
     )  # fmt: skip
     with (
@@ -190,7 +193,7 @@ def _run_together(
           result = runner.result_of(loop, population, index, summary, privacy)
           for callback in callbacks[index]:
             callback.at_end(result)
-    store.remove()
+    kept.remove()
   finally:
     for folder in folders:
       folder.close()

@@ -13,7 +13,7 @@ from experiments.running import build, plans, spending
 from privacy import ledger
 
 
-def together(runs: Sequence[pathlib.Path]) -> list[str]:
+def together(runs: Sequence[pathlib.Path], *, data_dir: str | None = None) -> list[str]:
   """A sentence for each kind of data, unit and relation that several private runs share.
 
   Runs which cut the same data into other silos (by another seed) are composed for an example that
@@ -23,6 +23,7 @@ def together(runs: Sequence[pathlib.Path]) -> list[str]:
 
   Args:
     runs: folders of finished runs.
+    data_dir: where the data are now; None for where each run had them.
   """
   loaded: dict[tuple, datasets.FederatedDataset] = {}
   claims: dict[_Kind, list[ledger.Claim]] = {}
@@ -40,7 +41,9 @@ def together(runs: Sequence[pathlib.Path]) -> list[str]:
 
   for folder in runs:
     record = json.loads((folder / 'privacy.json').read_text())
-    config = ExperimentConfig.from_json(json.loads((folder / 'config.json').read_text())['config'])
+    recorded = json.loads((folder / 'config.json').read_text())['config']
+    moved = {} if data_dir is None else {'data_dir': data_dir}
+    config = ExperimentConfig.from_json({**recorded, **moved})
     if record['private'] and record.get('condition'):
       num_hypothetical += 1
     elif record['private']:

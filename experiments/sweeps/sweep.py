@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import importlib
 import pathlib
+import shutil
 import textwrap
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from absl import flags
 
 from experiments.config import in_words, launcher, sweep_flags
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import files, noise_keys, results
+from experiments.folder import files, noise_keys, results, store
 from experiments.running import interruption, startup
 from experiments.running.parts import CallbacksOf, Metric, Parts, no_callbacks
 from experiments.running.progress import Doing, show, show_mean
@@ -111,7 +112,8 @@ class Plan:
 
   def run(self) -> SweepResult:
     """Runs it; see `run`. The closing words say what all runs spend together."""
-    return _with_spent(run(self.grid, folder=self.folder, resume=self.resume, **self.how.to_json()))
+    result = run(self.grid, folder=self.folder, resume=self.resume, **self.how.to_json())
+    return _with_spent(result, self.grid.base.get('data_dir'))
 
 
 def from_flags(given: Mapping[str, Any], flag_values: flags.FlagValues) -> Plan:
@@ -233,6 +235,8 @@ def run(
         f'All {len(asked)} runs failed: '
         + (next(iter(failures.values())) if len(words) == 1 else ' '.join(map(_ended, words)))
       )
+    if all(map(record.is_finished, runs.values())):
+      shutil.rmtree(path / 'checkpoints', ignore_errors=True)  # of runs killed as they ended
     for config in filter(record.is_finished, runs.values()):
       noise_keys.forget(pathlib.Path(config.output_dir))  # also if killed just before
     table = sweep_table.build([sweep_table.Run.read(path / 'runs' / n) for n, config in runs.items()
@@ -279,7 +283,7 @@ def _run_what_is_left(
 ) -> dict[str, str]:
   """Runs everything unfinished; returns the failed runs with the reason."""
   left = {name: config for name, config in runs.items() if not record.is_finished(config)}
-  groups = programs(left, workers)
+  groups = programs(left, workers, store.kept_together(path / 'checkpoints', left))
   if not groups:
     return {}
   with contextlib.ExitStack() as stack:
@@ -323,10 +327,11 @@ def _run_here(path, grid, runs, groups, caught, progress, parts) -> dict[str, st
   return {**failures, **refused}
 
 
-def _with_spent(result: SweepResult) -> SweepResult:
+def _with_spent(result: SweepResult, data_dir: str | None) -> SweepResult:
   with startup.loading():
     from experiments.sweeps import spent
-  sentences = spent.together(sorted((result.folder / 'runs').iterdir()))
+  runs = sorted((result.folder / 'runs').iterdir())
+  sentences = spent.together(runs, data_dir=data_dir)
   files.write_json(result.folder / 'spent.json', {'together': sentences})
   told = [textwrap.fill(sentence, 100) for sentence in sentences]
   return dataclasses.replace(result, report='\n'.join([result.report, *told]))
@@ -343,20 +348,11 @@ def _in_words_diverged(table) -> list[str]:
 
 
 def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> str:
-  metric = sweep_table.main_metric(table)
-  if metric is None:
+  metrics = sweep_table.main_metrics(table)
+  if not metrics:
     return f'{table["run"].nunique()} runs.'
-  scores = sweep_table.over_seeds(table, f'test_{metric}')
-  several = scores['seeds'].max() > 1
-  lines = [f'Test {metric}' + ', mean and deviation over the seeds' * several + ':', '']
-  names = [n for n in sweep_table.setting_columns(table) if scores[n].nunique() > 1]
-  for _, row in scores.head(_MOST_LINES).iterrows():
-    setting = ', '.join(f'{n}={row[n]}' for n in names if row[n] == row[n] and row[n] is not None)
-    deviation = f'{show(row["std"]):>9}  ' if several else ''
-    lines.append(f'  {show(row["mean"]):>9}  {deviation}{setting}')
-  if len(scores) > _MOST_LINES:
-    lines.append(f'  ... and {len(scores) - _MOST_LINES} more in table.csv')
-  lines += ['', *_in_words_diverged(table)]
+  lines = [line for metric in metrics for line in _scores_in_words(table, metric)]
+  lines += _in_words_diverged(table)
   if selection:
     where = {
       'validation': 'Best on validation data, which took no part in training',
@@ -367,8 +363,8 @@ def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> st
       setting = ', '.join(f'{n}={v}' for n, v in best['setting'].items()) or 'the only one'
       asked = ', '.join(f'{n}={v}' for n, v in best['for'].items())
       lines.append(
-        f'  {asked}: {setting} (of {best["candidates"]}); '
-        f'test {metric} {show_mean(best["test"]["mean"], best["test"]["std"], best["seeds"])}'
+        f'  {asked}: {setting} (of {best["candidates"]}); test {best["metric"]} '
+        f'{show_mean(best["test"]["mean"], best["test"]["std"], best["seeds"])}'
       )
   elif select_on == 'validation':
     lines.append(
@@ -376,3 +372,17 @@ def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> st
       '--select_on=test chooses on test data, and says so.'
     )
   return '\n'.join(lines)
+
+
+def _scores_in_words(table, metric: str) -> list[str]:
+  scores = sweep_table.over_seeds(table, f'test_{metric}')
+  several = scores['seeds'].max() > 1
+  lines = [f'Test {metric}' + ', mean and deviation over the seeds' * several + ':', '']
+  names = [n for n in sweep_table.setting_columns(table) if scores[n].nunique() > 1]
+  for _, row in scores.head(_MOST_LINES).iterrows():
+    setting = ', '.join(f'{n}={row[n]}' for n in names if row[n] == row[n] and row[n] is not None)
+    deviation = f'{show(row["std"]):>9}  ' if several else ''
+    lines.append(f'  {show(row["mean"]):>9}  {deviation}{setting}')
+  if len(scores) > _MOST_LINES:
+    lines.append(f'  ... and {len(scores) - _MOST_LINES} more in table.csv')
+  return [*lines, '']

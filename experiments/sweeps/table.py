@@ -7,12 +7,13 @@ import dataclasses
 import json
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+import datasets.registry
 from experiments.config.experiment import ExperimentConfig, settings
 from experiments.folder import files
 from experiments.folder.metrics import EVERYONE, MetricTable, is_better_high
@@ -20,6 +21,7 @@ from experiments.sweeps import grid as sweep_grid
 from settings import Group
 
 ALWAYS_SHOWN = ('dataset', 'method', 'privacy', 'seed')
+_ROWS_OWN = 'metric'  # the column says what a row measures, and not what is measured beside it
 _MAIN_METRICS = ('accuracy', 'mse')
 
 
@@ -32,12 +34,14 @@ class Run:
     config: its configuration.
     summary: content of summary.json; None while it goes on.
     privacy: content of privacy.json; None before its first checkpoint.
+    read_files: what the files held that it read, by what they are: 'my_model.py:build@1a2b3c4d'.
   """
 
   folder: pathlib.Path
   config: ExperimentConfig
   summary: dict[str, Any] | None
   privacy: dict[str, Any] | None
+  read_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
   @property
   def name(self) -> str:
@@ -61,7 +65,18 @@ class Run:
       raise ValueError(f'{folder} holds a run that cannot be read: {error}') from error
     summary = _read_json(folder / 'summary.json')
     privacy = _read_json(folder / 'privacy.json')
-    return cls(folder=folder, config=config, summary=summary, privacy=privacy)
+    return cls(
+      folder=folder, config=config, summary=summary, privacy=privacy,
+      read_files=_read_files(record, config),
+    )  # fmt: skip
+
+
+def _read_files(record: Mapping[str, Any], config: ExperimentConfig) -> dict[str, str]:
+  modules = {n: v for n, v in record.get('contents', {}).items() if '.py@' in v}
+  # Others are always the same, or drawn by the seed.
+  known = record.get('data_checksums', {}) if datasets.registry.is_table(config.dataset) else {}
+  data = {name: f'{name}@{checksum[:12]}' for name, checksum in known.items()}
+  return {**record.get('file_contents', {}), **modules, **data}
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
@@ -89,16 +104,16 @@ def _differ(a: Any, b: Any) -> bool:
 
 def columns(configs: Sequence[ExperimentConfig]) -> list[str]:
   """The settings that a table of these runs shows."""
-  names = varying(configs)
-  return [n for n in settings() if n in names or n in ALWAYS_SHOWN]
+  names = {*varying(configs), *ALWAYS_SHOWN} - {_ROWS_OWN}
+  return [n for n in settings() if n in names]
 
 
 def build(runs: Sequence[Run], *, after: Collection[int] | None = None) -> pd.DataFrame:
   """The last metrics of all finished runs: one row per run, group and metric.
 
   The columns are the run's name, the settings in which the runs differ, epsilon (of a hypothetical
-  deployment in a column of its own) and delta after the last round, rounds, group, metric and
-  value. Repeated flags are joined by spaces.
+  deployment in a column of its own) after the last round, how many rounds were run, group, metric
+  and value. Repeated flags are joined by spaces.
 
   Args:
     runs: the runs.
@@ -119,14 +134,14 @@ def build(runs: Sequence[Run], *, after: Collection[int] | None = None) -> pd.Da
             'run': run.name,
             **facts,
             _epsilon_of(run.config): privacy.get('epsilon'),
-            'rounds': run.summary['rounds'],
+            'rounds_done': run.summary['rounds'],
             'group': group,
             'metric': metric,
             'value': float('nan') if value is None else value,
           }
         )
   spent = dict.fromkeys(['epsilon', *(_epsilon_of(run.config) for run in runs)])
-  names = ['run', *shown, *spent, 'rounds', 'group', 'metric', 'value']
+  names = ['run', *shown, *spent, 'rounds_done', 'group', 'metric', 'value']
   return pd.DataFrame(rows, columns=list(dict.fromkeys(names)))
 
 
@@ -156,10 +171,10 @@ def write(frame: pd.DataFrame, folder: pathlib.Path) -> None:
     frame.to_csv(temporary, index=False)
 
 
-def main_metric(frame: pd.DataFrame) -> str | None:
-  """'accuracy' or 'mse', whichever the table has."""
+def main_metrics(frame: pd.DataFrame) -> list[str]:
+  """'accuracy' or 'mse', whichever the table has; both of data of several kinds."""
   present = set(frame['metric'])
-  return next((m for m in _MAIN_METRICS if f'test_{m}' in present), None)
+  return [m for m in _MAIN_METRICS if f'test_{m}' in present]
 
 
 def setting_of(run: str) -> str:
@@ -189,14 +204,15 @@ def spread(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def diverged(frame: pd.DataFrame) -> list[str]:
-  """The runs of which a metric of all clients is no finite number."""
-  is_lost = (frame['group'] == EVERYONE) & ~np.isfinite(frame['value'].to_numpy(float))
+  """The runs of which a metric of all clients is no finite number; epsilon may be infinite."""
+  is_metric = (frame['group'] == EVERYONE) & ~frame['metric'].str.endswith('epsilon')
+  is_lost = is_metric & ~np.isfinite(frame['value'].to_numpy(float))
   return list(frame['run'][is_lost].unique())
 
 
 def setting_columns(frame: pd.DataFrame) -> list[str]:
   """The columns that say which setting a row belongs to, whatever its seed."""
-  return [n for n in settings() if n in frame.columns and n != 'seed' and n != 'rounds']
+  return [n for n in settings() if n in frame.columns and n not in ('seed', _ROWS_OWN)]
 
 
 def select(frame: pd.DataFrame, *, on: str) -> list[dict[str, Any]]:
@@ -211,34 +227,35 @@ def select(frame: pd.DataFrame, *, on: str) -> list[dict[str, Any]]:
     `selected_on`, `candidates`, and by split the mean and deviation over the seeds.
     Empty if the runs have no such data.
   """
-  metric = main_metric(frame)
-  if metric is None or on == 'nothing' or f'{on}_{metric}' not in set(frame['metric']):
+  if on == 'nothing':
     return []
-  scores = over_seeds(frame, f'{on}_{metric}')
-  test = over_seeds(frame, f'test_{metric}')
-  keys = [n for n in setting_columns(frame) if _is_given(n)] or ['method']
+  return [best for metric in main_metrics(frame) for best in _select(frame, metric, on)]
+
+
+def _select(frame: pd.DataFrame, metric: str, on: str) -> Iterable[dict[str, Any]]:
+  names = setting_columns(frame)
+  scores, test = over_seeds(frame, f'{on}_{metric}'), over_seeds(frame, f'test_{metric}')
+  # By its setting: some may have been scored only, or tested only.
+  scores = scores.merge(test, on=names, how='left', suffixes=('', '_of_test'))
+  keys = [n for n in names if _is_given(n)] or ['method']
   # What is the same wherever it applies was not chosen.
-  chosen = [n for n in setting_columns(frame) if n not in keys and frame[n].nunique() > 1]
-  result = []
+  chosen = [n for n in names if n not in keys and scores[n].nunique() > 1]
   for values, group in scores.groupby(keys, dropna=False, sort=False):
     complete = group[group['seeds'] == group['seeds'].max()].dropna(subset=['mean'])
     if complete.empty:
       continue
     order = complete['mean'].idxmax() if is_better_high(metric) else complete['mean'].idxmin()
-    best, tested = scores.loc[order], test.loc[order]
-    result.append(
-      {
-        'for': _present(dict(zip(keys, values, strict=True))),
-        'setting': _present({n: best[n] for n in chosen}),
-        'metric': metric,
-        'selected_on': on,
-        'candidates': len(group),
-        'seeds': int(best['seeds']),
-        on: {'mean': float(best['mean']), 'std': float(best['std'])},
-        'test': {'mean': float(tested['mean']), 'std': float(tested['std'])},
-      }
-    )
-  return result
+    best = scores.loc[order]
+    yield {
+      'for': _present(dict(zip(keys, values, strict=True))),
+      'setting': _present({n: best[n] for n in chosen}),
+      'metric': metric,
+      'selected_on': on,
+      'candidates': len(group),
+      'seeds': int(best['seeds']),
+      on: {'mean': float(best['mean']), 'std': float(best['std'])},
+      'test': {'mean': float(best['mean_of_test']), 'std': float(best['std_of_test'])},
+    }
 
 
 def _is_given(name: str) -> bool:

@@ -87,6 +87,43 @@ def test_the_table_has_no_column_that_tells_nothing(sweep_folder):
   assert sections._telling(rows, 2) == [False, True, False]
 
 
+def test_the_weakest_guarantee_of_the_seeds_is_told(tmp_path):
+  for seed, spent in ((0, 1.0), (1, 3.0)):
+    folder = tmp_path / str(seed)
+    make_run(folder, seed=seed, target_epsilon=4.0, **PRIVATE)
+    (folder / 'privacy.json').write_text(json.dumps({'epsilon': spent, 'statement': ''}))
+  table = sections.overview(report_data.read([tmp_path]))
+  assert [row[table.heading.index('epsilon spent')] for row in table.rows] == ['3']
+
+
+def test_settings_that_differ_in_a_late_digit_are_two(tmp_path):
+  for rate in (0.012345, 0.012346):
+    make_run(tmp_path / str(rate), client_learning_rate=rate)
+  data = report_data.read([tmp_path])
+  assert len(set(data.labels)) == 2
+  table = sections.overview(data)
+  assert [row[0] for row in table.rows] == ['0.012345', '0.012346']
+
+
+def test_runs_of_files_that_held_something_else_are_not_pooled(tmp_path):
+  """Whatever stands in the files now."""
+  for name, content in (('a', 'x'), ('b', 'x'), ('c', 'y')):
+    make_run(tmp_path / name, seed='abc'.index(name))
+    record = json.loads((tmp_path / name / 'config.json').read_text())
+    record['file_contents'] = {'model': f'my_model.py:build@{content}'}
+    (tmp_path / name / 'config.json').write_text(json.dumps(record))
+  data = report_data.read([tmp_path])
+  assert [name.rpartition(', ')[2] for name in data.labels] == [
+    'my_model.py:build@x', 'my_model.py:build@x', 'my_model.py:build@y'
+  ]  # fmt: skip
+  assert 'repeat the setting' not in sections.status(data)
+  make_run(tmp_path / 'd', seed=2)
+  make_run(tmp_path / 'e', seed=2)
+  assert '1 of them repeat the setting and the seed' in sections.status(
+    report_data.read([tmp_path])
+  )
+
+
 def test_data_of_another_kind_are_in_the_table_and_that_is_said(tmp_path):
   """Runs of one folder that have nothing in common: most scores are errors, one is an accuracy."""
   for rounds in (4, 6):

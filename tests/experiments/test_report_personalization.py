@@ -68,6 +68,23 @@ def test_every_round_has_its_own_best_step_size(folder):
   assert [len(axes.lines) for axes in panels] == [3, 3]
 
 
+def test_no_figure_chooses_between_budgets(tmp_path):
+  """Runs of two target epsilons have no noise multiplier that would tell them apart."""
+  for i, (alpha, target, end) in enumerate(
+    [(0.0, 1.0, 3.0), (1.0, 1.0, 2.0), (math.inf, 1.0, 4.0), (1.0, 8.0, 1.0), (math.inf, 8.0, 2.5)]
+  ):
+    make_run(
+      tmp_path / str(i), alpha=alpha, noise=None, rate=0.1, curve=(9, 5, end),
+      target_epsilon=target,
+    )  # fmt: skip
+  drawing = report_personalization.curves(report_data.read([tmp_path]))
+  last = drawing.data[drawing.data['round'] == 20].set_index(['alpha', 'target'])['value']
+  assert dict(last) == {
+    (0.0, 1.0): 3.0, (1.0, 1.0): 2.0, (math.inf, 1.0): 4.0, (1.0, 8.0): 1.0, (math.inf, 8.0): 2.5
+  }  # fmt: skip
+  assert [len(axes.lines) for axes in drawing.drawing.axes] == [3, 3]
+
+
 def test_noise_that_a_budget_calibrates_is_not_called_none(folder):
   frame = report_personalization.curves(report_data.read([folder])).data
   [axes] = report_personalization.draw_curves(

@@ -297,7 +297,7 @@ def test_a_changed_recipe_without_one_of_the_numbers_compares_the_others(tmp_pat
   with pytest.raises(ValueError, match=r'0 settings of part p match .* with test_mse@210'):
     reproduce.describe(recipe, {'p': TABLE}, output=tmp_path, command='c')
   assert not reproduce.describe(
-    recipe, {'p': TABLE.assign(rounds=50)}, output=tmp_path, command='c', extra=['--rounds=50']
+    recipe, {'p': TABLE.assign(rounds_done=50)}, output=tmp_path, command='c', extra=['--rounds=50']
   )
   out = ' '.join(capsys.readouterr().out.split())
   assert '1 of 1 met, 1 not compared, with other settings than the recipe' in out
@@ -312,7 +312,7 @@ def test_a_changed_recipe_without_one_of_the_numbers_compares_the_others(tmp_pat
 
 
 def test_what_changed_runs_lack_is_said_in_words_of_their_flags():
-  frame = TABLE.assign(rounds=50)
+  frame = TABLE.assign(rounds_done=50)
   for metric, where, extra, words in (
     (
       'test_mse@30',

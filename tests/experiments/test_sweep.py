@@ -185,6 +185,20 @@ def test_workers_share_out_a_large_program():
   assert len(sweep_grid.programs(runs, workers=20)) == 8
 
 
+def test_what_has_begun_together_goes_on_together():
+  runs = small_grid().runs()
+  names = list(runs)
+  begun = [names[2:6][::-1], names[6:]]
+  groups = sweep_grid.programs(runs, workers=3, together=begun)
+  assert sorted(map(sorted, groups)) == sorted(map(sorted, [names[:2], *begun]))
+  for workers in (1, 2, 9):
+    groups = sweep_grid.programs(runs, workers, begun)
+    assert sorted(name for group in groups for name in group) == sorted(names)
+    for unit in begun:  # in its own order, by which its checkpoint is found
+      [place] = [group for group in groups if unit[0] in group]
+      assert place[place.index(unit[0]) :][: len(unit)] == unit
+
+
 def test_names_are_file_names():
   name = sweep_grid.run_name({'silo_epsilons': '/a b/c.csv', 'seed': 0})
   assert '/' not in name and ' ' not in name
@@ -238,6 +252,53 @@ def test_a_setting_of_which_a_run_has_diverged_is_not_chosen(value):
   assert sweep_table.diverged(frame) == ['1.0-1']
   said = sweep._closing_words(frame, [best], 'validation')
   assert 'Diverged' in said and '1 of 4 runs (1.0-1).' in said
+
+
+def test_rounds_that_are_swept_are_a_setting():
+  """And no seeds: the mean of runs of 1 and of 20 rounds is nobody's."""
+  frame = pd.concat([
+    table({(0.1, 0): (2.0, 2.0), (0.1, 1): (4.0, 4.0)}),
+    table({(0.1, 0): (1.0, 1.0), (0.1, 1): (2.0, 2.0)}).assign(rounds=20),
+  ])  # fmt: skip
+  [best] = sweep_table.select(frame, on='validation')
+  assert best['setting'] == {'rounds': 20} and best['seeds'] == 2 and best['test']['mean'] == 1.5
+  assert list(sweep_table.over_seeds(frame, 'test_mse')['rounds']) == [1, 20]
+
+
+def test_the_test_value_is_of_the_setting_that_was_chosen():
+  """Some settings kept no validation data, and have test values only."""
+  without = table({(0.1, 0): (9.0, 0.11)}).assign(validation_fraction=0.0)
+  frame = pd.concat([
+    without[without['metric'] == 'test_mse'],
+    table({(0.1, 0): (0.77, 0.88)}).assign(validation_fraction=0.2),
+  ])  # fmt: skip
+  [best] = sweep_table.select(frame, on='validation')
+  assert best['validation']['mean'] == 0.77 and best['test']['mean'] == 0.88
+
+
+def test_data_of_two_kinds_are_chosen_for_by_their_own_metric():
+  errors = table({(0.1, 0): (1.0, 1.0), (1.0, 0): (2.0, 2.0)}).assign(dataset='exam')
+  rates = table({(0.1, 0): (0.7, 0.7), (1.0, 0): (0.8, 0.8)}).assign(dataset='digits')
+  rates['metric'] = rates['metric'].str.replace('mse', 'accuracy')
+  frame = pd.concat([errors, rates])
+  found = sweep_table.select(frame, on='validation')
+  assert [(b['for']['dataset'], b['metric'], b['setting']['mtl_lambda']) for b in found] == [
+    ('digits', 'accuracy', 1.0), ('exam', 'mse', 0.1)
+  ]  # fmt: skip
+  said = sweep._closing_words(frame, found, 'validation')
+  assert 'Test accuracy:' in said and 'Test mse:' in said and said.count('(of 2)') == 2
+
+
+def test_an_infinite_epsilon_is_no_divergence():
+  frame = table({(0.1, 0): (1.0, 1.0)})
+  spent = frame.head(1).assign(metric='deployment_epsilon', value=np.inf)
+  assert sweep_table.diverged(pd.concat([frame, spent])) == []
+
+
+@pytest.mark.parametrize('name', ['checkpoint_every', 'ledger', 'output_dir', 'metric', 'device'])
+def test_what_makes_no_other_run_is_not_swept(name):
+  with pytest.raises(ValueError, match=f'{name} is no setting that can be swept'):
+    Grid.parse({}, [f'{name}=1,2'], ['0'])
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path):
@@ -627,8 +688,12 @@ def test_a_stopped_sweep_continues_to_the_same_numbers(tmp_path, monkeypatch):
     '_collect',
     lambda self, **how: (rounds.extend(r for r, _ in self._pending), original(self, **how)),
   )
+  from experiments.sweeps import sharing
+
+  # With less room than before, as with more workers, they still go on from where they were.
+  monkeypatch.setattr(sharing, '_MOST_STATE_BYTES', 1)
   again = sweep.run(small_grid(), folder=tmp_path / 'cut', resume=True, show_progress=False)
-  assert rounds == [3]
+  assert rounds == [3] and not (tmp_path / 'cut' / 'checkpoints').exists()
   pd.testing.assert_frame_equal(whole.table, again.table)
   monkeypatch.setattr(sweep_program, 'run_all', None)  # nothing is left to run
   done = sweep.run(small_grid(), folder=tmp_path / 'cut', resume=True, show_progress=False)
@@ -903,7 +968,7 @@ def test_a_sweep_of_seeds_says_what_all_runs_cost_together():
 
 
 @pytest.mark.slow
-def test_the_closing_words_say_what_all_runs_spend_together(tmp_path):
+def test_the_closing_words_say_what_all_runs_spend_together(tmp_path, monkeypatch):
   grid = Grid.parse({**SMALL, 'method': 'local', 'target_epsilon': 2.0}, [], ['0-2'])
   plan = sweep.Plan(grid=grid, folder=str(tmp_path / 's'), resume=False, how=record.How())
   words = ' '.join(plan.run().report.split())
@@ -913,6 +978,15 @@ def test_the_closing_words_say_what_all_runs_spend_together(tmp_path):
   # Of each seed's split an example may be in another silo: more than three runs of its own silo.
   alone = json.loads((tmp_path / 's' / 'runs' / 'seed=0' / 'privacy.json').read_text())
   assert alone['sweep']['epsilon'] < epsilon < 3 * alone['epsilon']
+  # Also where the data have been moved since.
+  from experiments.sweeps import spent
+
+  where, load = set(), spent.build.load_dataset
+  monkeypatch.setattr(
+    spent.build, 'load_dataset', lambda config: (where.add(config.data_dir), load(config))[1]
+  )
+  again = spent.together(sorted((tmp_path / 's' / 'runs').iterdir()), data_dir='moved')
+  assert again == [told] and where == {'moved'}
 
 
 @pytest.mark.exhaustive

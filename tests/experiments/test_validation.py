@@ -34,6 +34,11 @@ def test_held_out_rows_are_not_trained_on_and_nothing_is_lost():
   )
 
 
+def test_a_fraction_of_which_nobody_has_an_example_is_refused():
+  with pytest.raises(ValueError, match=r'--validation_fraction=0.001 .*are none.*or more than'):
+    exam(validation_fraction=0.001)
+
+
 def test_clients_are_left_out_before_anything_is_held_out():
   whole = exam(min_examples=1)
   assert whole.num_clients == 65 and not whole.left_out
