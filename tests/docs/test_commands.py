@@ -171,7 +171,7 @@ def _experiment(argv: list[str]) -> None:
     patch.setattr(cli, '_run', lambda config, *_: ('', ''))
     patch.setattr(user_files, 'check_there', lambda config: None)  # a page's own come later
     patch.setattr(sweep, 'run', _grid_only)
-    patch.setattr(sweep, '_with_spent', lambda result: result)
+    patch.setattr(sweep, '_with_spent', lambda result, data_dir: result)
     _accepted(cli.main, argv)
 
 
