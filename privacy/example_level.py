@@ -299,9 +299,10 @@ class ExampleLevelPrivacy:
       largest = 'the largest at the smallest of their deltas'
     selecting = ''
     if self.selection is not None:
+      choices = min(rounds, self.selection.rounds)
       selecting = (
         ' Beside it, the exponential mechanism with epsilon '
-        f'{rounded_up(self.selection.epsilon)} in {min(rounds, self.selection.rounds)} rounds, not '
+        f'{rounded_up(self.selection.epsilon)} in {choices} round{"s" * (choices != 1)}, not '
         'amplified by sampling.'
       )
     return statement_lib.PrivacyStatement(

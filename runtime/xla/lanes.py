@@ -1,6 +1,8 @@
 """The lanes of a vectorised graph, and what it does for one after the other."""
 
 import contextlib
+import contextvars
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,22 +10,54 @@ from typing import Any
 import tensorflow as tf
 
 MARK = 'run_lane_by_lane'  # In the name of such a function.
-_numbers: list[int] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class _Making:
+  """A graph of many lanes that is being made.
+
+  Attributes:
+    number: how many lanes it has.
+    known: which outputs of a function differ between lanes, where some inputs do.
+  """
+
+  number: int
+  known: dict[tuple, list[bool]] = dataclasses.field(default_factory=dict)
+
+
+# Every thread has its own.
+_making: contextvars.ContextVar[_Making | None] = contextvars.ContextVar('lanes', default=None)
 
 
 @contextlib.contextmanager
 def of(number: int) -> Iterator[None]:
-  """While a graph of so many lanes is made."""
-  _numbers.append(number)
+  """While this thread makes a graph of so many lanes."""
+  before = _making.set(_Making(number))
   try:
     yield
   finally:
-    _numbers.pop()
+    _making.reset(before)
+
+
+def are_made() -> bool:
+  """Whether this thread is making a graph of many lanes."""
+  return _making.get() is not None
 
 
 def number() -> int:
   """How many lanes the graph that is being made has."""
-  return _numbers[-1]
+  return _current().number
+
+
+def known() -> dict[tuple, list[bool]]:
+  """Which outputs of a function differ between lanes; kept while the graph is made."""
+  return _current().known
+
+
+def _current() -> _Making:
+  making = _making.get()
+  assert making is not None  # Conversions alone ask.
+  return making
 
 
 def lane_by_lane(fn: Callable[..., Any], *arguments: Any) -> Any:

@@ -49,8 +49,9 @@ class LoweredPrograms:
     self._executables: dict[Any, executable.Executable] = {}
 
   def forget(self, key: Any) -> None:
-    """Drops what was compiled for a computation."""
+    """Drops what was compiled for a computation, and the forms: its key may become another's."""
     self._executables = {k: v for k, v in self._executables.items() if not belongs_to(k[0], key)}
+    self._store.forget(lambda form_key: belongs_to(form_key[0][0], key))
 
   def invoke(
     self,

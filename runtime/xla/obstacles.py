@@ -35,6 +35,8 @@ OWN_STATE = frozenset(
 )
 _CALLBACKS = frozenset(['EagerPyFunc', 'PyFunc', 'PyFuncStateless', 'NumpyFunction'])
 _NAMES_ONLY = frozenset(['Const', 'RewriteDataset'])  # Their strings need no computing.
+# Attributes with which XLA refuses an op, in words that do not name it.
+_REFUSED_USES = {'TridiagonalSolve': 'partial_pivoting'}
 _TABLES = ('HashTable', 'LookupTable', 'InitializeTable')
 _ADVICE = {
   'a string': 'strings stay on the host; keep them out of the graphs that do the arithmetic',
@@ -120,6 +122,8 @@ def _of_node(node, refused) -> Obstacle | None:
     return Obstacle('a table', f'the lookup table op {node.op}')
   if node.op not in _NAMES_ONLY and _has_strings(node):
     return Obstacle('a string', f'the op {node.op} of strings')
+  if (use := _REFUSED_USES.get(node.op)) is not None and node.attr[use].b:
+    return Obstacle('a use of an op', f'the op {node.op} with {use}=True')
   if node.op in refused:
     return Obstacle('a use of an op', refused[node.op])
   if not (node.op in graphs.HANDLERS or _has_kernel(node.op)):

@@ -8,8 +8,6 @@ values: the rule that `jax.vmap` has. Function calls are inlined, so that the
 number of lanes stays a constant everywhere.
 """
 
-import contextlib
-
 # pylint: disable=protected-access
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,9 +20,6 @@ from tensorflow.python.ops.parallel_for import pfor as pfor_lib
 
 from runtime.xla import lane_lists, local, philox
 from runtime.xla import lanes as lanes_lib
-
-# Of each tracing: which outputs of a function differ between lanes, where some inputs do.
-_known: list[dict[tuple, list[bool]]] = []
 
 
 def vectorized(
@@ -53,7 +48,7 @@ def vectorized(
     converter._add_conversion(tensor, pfor_lib.wrap(value, True))
   for value, tensor in graph.captures:
     converter._add_conversion(tensor, pfor_lib.wrap(value, False))
-  with _converters(lanes):
+  with lanes_lib.of(lanes):
     try:
       return tf.nest.map_structure(converter.convert, results)
     except _ConversionFailed as failure:
@@ -186,7 +181,7 @@ def _stacked_outputs(function, inputs, stacked) -> list[bool]:
 
   It is asked for again with every conversion of a loop around this one, and then known.
   """
-  known, key = _known[-1], (id(function.graph), *stacked)
+  known, key = lanes_lib.known(), (id(function.graph), *stacked)
   if key not in known:
     with func_graph.FuncGraph(lane_lists.PROBE).as_default():
       values = [lane_lists.stand_in(i, s) for i, s in zip(inputs, stacked, strict=True)]
@@ -364,10 +359,17 @@ class _ConversionFailed(BaseException):
 
 
 class _Registry(dict):
-  """pfor's converters and this module's; an op without one goes lane by lane."""
+  """pfor's converters, and in a thread that makes a graph of many lanes this module's.
+
+  There an op without one goes lane by lane. The registry takes the place of pfor's for good: a
+  `tf.vectorized_map` of another thread may look into it at any time.
+  """
 
   def get(self, key, default=None):
     converter = super().get(key, default)
+    if not lanes_lib.are_made():
+      return converter
+    converter = _CONVERTERS.get(key, converter)
 
     def convert(pfor_input):
       try:
@@ -383,15 +385,4 @@ class _Registry(dict):
     return convert
 
 
-@contextlib.contextmanager
-def _converters(lanes: int):
-  """Puts this module's converters in place for the time of one tracing."""
-  before = pfor_lib._pfor_converter_registry
-  _known.append({})
-  pfor_lib._pfor_converter_registry = _Registry({**before, **_CONVERTERS})
-  try:
-    with lanes_lib.of(lanes):
-      yield
-  finally:
-    pfor_lib._pfor_converter_registry = before
-    _known.pop()
+pfor_lib._pfor_converter_registry = _Registry(pfor_lib._pfor_converter_registry)

@@ -136,8 +136,10 @@ def _uniform_int_of_words(node, words, low, high):
 
 
 def _within(raw: tf.Tensor, low: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-  width = tf.cast(high - low, tf.uint64)
-  return low + tf.cast(raw % width, low.dtype)
+  # The width may be more than the type holds, and is then its unsigned twin's.
+  unsigned = tf.uint64 if low.dtype.size == 8 else tf.uint32
+  width = tf.cast(tf.bitcast(high - low, unsigned), tf.uint64)
+  return low + tf.bitcast(tf.cast(raw % width, unsigned), low.dtype)
 
 
 def _unit(raw: tf.Tensor) -> tf.Tensor:

@@ -279,6 +279,11 @@ class Store:
       self._forms[key] += fitting
     return min(fitting, key=lambda f: (f.length, f.open_sizes, not f.is_full))
 
+  def forget(self, is_past: Callable[[Any], bool]) -> None:
+    """Drops the forms of some keys."""
+    for key in [key for key in self._forms if is_past(key)]:
+      del self._forms[key]
+
   def stack(
     self, cohort: Sequence[Arrays], form: Form, type_: Any, size: int, device: str
   ) -> list[tf.Tensor]:

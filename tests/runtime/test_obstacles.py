@@ -1,0 +1,47 @@
+"""What XLA refuses in words that name no op goes to the host alone."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import runtime
+
+_MATRIX, _VECTOR = tff.TensorType(np.float32, [3, 4]), tff.TensorType(np.float32, [4])
+
+
+@pytest.mark.parametrize('pivoting', [True, False])
+def test_solving_with_pivots_leaves_the_other_ops_compiled(pivoting):
+  @tff.tensorflow.computation(_MATRIX, _VECTOR)
+  def solve(diagonals, right):
+    return tf.linalg.tridiagonal_solve(diagonals, tf.sin(right), partial_pivoting=pivoting)
+
+  @tff.tensorflow.computation(_VECTOR)
+  def scale(x):
+    return tf.exp(x) * 2.0
+
+  @tff.federated_computation(
+    tff.FederatedType(_MATRIX, tff.CLIENTS), tff.FederatedType(_VECTOR, tff.CLIENTS)
+  )
+  def program(diagonals, right):
+    solved = tff.federated_map(solve, (diagonals, right))
+    return tff.federated_sum(tff.federated_map(scale, solved)), tff.federated_max(right)
+
+  diagonals = np.random.default_rng(5).uniform(1, 2, [2, 3, 4]).astype(np.float32)
+  diagonals[:, 1] += 4.0
+  clients = [*diagonals], [np.float32([1, 2, 3, 4])] * 2
+  expected = runtime.XlaContext(compiled=False).invoke(program, clients)
+  context = runtime.XlaContext()
+  found = context.invoke(program, clients)
+  for a, b in zip(found, expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5)
+  explained = context.explain(program)
+  assert explained.is_compiled != pivoting
+  if pivoting:
+    (on_host,) = [part for part in explained.parts if part.how != 'compiled']
+    assert (on_host.how, on_host.place) == ('on the host', 'clients')
+    assert 'TridiagonalSolve with partial_pivoting=True' in on_host.reasons[0]
+    assert {part.place for part in explained.parts if part.how == 'compiled'} == {
+      'clients',
+      'aggregation',
+    }
