@@ -103,6 +103,20 @@ def loss(
   return _renyi_loss(event, delta, adjacency)
 
 
+def loss_by_either(
+  event: dp_accounting.DpEvent, delta: float, adjacency: Adjacency, *, accountant: str
+) -> PrivacyLoss:
+  """As `loss`, by PLD where Renyi has no such event: Poisson batches whose example is replaced.
+
+  Raises:
+    ValueError: no accountant has the event under the adjacency.
+  """
+  try:
+    return loss(event, delta, adjacency, accountant=accountant)
+  except ValueError:
+    return loss(event, delta, adjacency, accountant='pld')
+
+
 def check_event(event: dp_accounting.DpEvent):
   """Refuses an event that holds a number which is no Python float or int.
 

@@ -33,26 +33,28 @@ def worst(
 def findings(
   events_of: EventsOf, delta: float, adjacencies: Sequence[Adjacency], accountant: str
 ) -> dict[str, Any]:
-  """The fields `loss`, `pld_epsilon`, `rdp`, `other_epsilons` and `attack` of a statement.
+  """The fields `loss`, `pld_epsilon`, `rdp`, `other_losses` and `attack` of a statement.
 
   Args:
     events_of: the events (without duplicates) of all mechanisms, under an adjacency.
     delta: of the statement.
     adjacencies: the neighbouring relations that the mechanisms support, the headline's first.
-    accountant: the headline's.
+    accountant: the headline's, and that of other relations where it has their events.
   """
   first, *others = adjacencies
   events = list(events_of(first))
   loss = worst(events, delta, first, accountant)
   by_pld = [accounting.pld_epsilon(event, delta, first) for event in events]
-  other_epsilons: dict[str, float | None] = {}
+  other_losses: dict[str, accounting.PrivacyLoss | None] = {}
   for adjacency in others:
     try:
-      other_epsilons[adjacency.value] = worst(
-        events_of(adjacency), delta, adjacency, accountant
-      ).epsilon
+      losses = [
+        accounting.loss_by_either(event, delta, adjacency, accountant=accountant)
+        for event in events_of(adjacency)
+      ]
+      other_losses[adjacency.value] = max(losses, key=lambda loss: loss.epsilon)
     except ValueError:  # no accountant has such an event
-      other_epsilons[adjacency.value] = None
+      other_losses[adjacency.value] = None
   bounds = None
   if 0 < loss.epsilon < float('inf'):
     curves = [attack.privacy_curve(e, first, accountant=accountant) for e in events]
@@ -63,6 +65,6 @@ def findings(
     if None not in by_pld
     else None,
     'rdp': worst(events, delta, first, 'renyi'),
-    'other_epsilons': other_epsilons,
+    'other_losses': other_losses,
     'attack': bounds,
   }

@@ -25,7 +25,7 @@ class PrivacyStatement:
       largest epsilon for example-level privacy.
     pld_epsilon: the same by privacy loss distributions, where available.
     rdp: the same by Renyi DP.
-    other_epsilons: the same under other neighbouring relations, by name; None where
+    other_losses: the same under other neighbouring relations, by name; None where
       no accountant has it.
     attack: what the best attacker can do, where there is a guarantee.
     parameters: numbers of the mechanism.
@@ -44,7 +44,9 @@ class PrivacyStatement:
   loss: accounting.PrivacyLoss
   pld_epsilon: float | None = None
   rdp: accounting.PrivacyLoss | None = None
-  other_epsilons: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+  other_losses: Mapping[str, accounting.PrivacyLoss | None] = dataclasses.field(
+    default_factory=dict
+  )
   attack: AttackBounds | None = None
   parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   silos: tuple[Mapping[str, Any], ...] = ()
@@ -76,11 +78,11 @@ class PrivacyStatement:
   @property
   def _relation(self) -> str:
     """The neighbouring relation, and what epsilon is under others."""
-    others = [
-      f'Under {name}: epsilon = {rounded_up(epsilon)} at the same delta.'
-      for name, epsilon in self.other_epsilons.items()
-      if epsilon is not None
-    ]
+    others = []
+    for name, loss in self.other_losses.items():
+      if loss is not None:
+        by = '' if loss.accountant == self.loss.accountant else f' ({loss.accountant})'
+        others.append(f'Under {name}: epsilon = {rounded_up(loss.epsilon)} at the same delta{by}.')
     return ' '.join([self.adjacency + '.', *others])
 
   def _meaning(self, attack: AttackBounds) -> str:
@@ -127,7 +129,10 @@ class PrivacyStatement:
       'order_is_interior': self.loss.order_is_interior,
       'pld_epsilon': self.pld_epsilon,
       'rdp_epsilon': None if self.rdp is None else _finite(self.rdp.epsilon),
-      'epsilon_by_adjacency': {k: _finite(v) for k, v in self.other_epsilons.items()},
+      'epsilon_by_adjacency': {
+        name: None if loss is None else _finite(loss.epsilon)
+        for name, loss in self.other_losses.items()
+      },
       'attack': None if self.attack is None else self.attack.to_json(),
       'parameters': {k: _finite(v) for k, v in self.parameters.items()},
       'silos': [{k: _finite(v) for k, v in silo.items()} for silo in self.silos],

@@ -259,3 +259,18 @@ def test_a_client_pays_for_its_rows_of_both_parts():
   assert _client(tuning=tuned).epsilon(5) > _client().epsilon(5)
   with pytest.raises(ValueError, match='a client has rows in both parts'):
     _client(tuning=dataclasses.replace(tuned, held_out_score=True))
+
+
+def test_both_relations_are_told_whoever_accounts():
+  """Poisson batches have no Renyi curve where an example is replaced; PLD has."""
+  values = dict(num_examples=np.array([200, 88]), steps_per_round=[6, 2], delta=1e-3)
+  values |= dict(noise_multiplier=[2.0, 3.0])
+  by_renyi, by_pld = (_silos(accountant=name, **values).statement(20) for name in ('renyi', 'pld'))
+  assert by_renyi.loss.accountant == 'RDP'
+  replaced = by_renyi.other_losses['replace-one']
+  assert replaced.epsilon > by_renyi.epsilon
+  assert replaced == by_pld.other_losses['replace-one']
+  assert 'at the same delta (PLD).' in ' '.join(by_renyi.text().split())
+  # A silo whose batches hold all its examples has the accountant that was asked for.
+  mixed = _silos(accountant='renyi').statement(20)
+  assert all(silo['epsilon_by_replace_one'] > silo['epsilon'] for silo in mixed.silos)
