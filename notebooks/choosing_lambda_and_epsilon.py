@@ -58,7 +58,7 @@ figure, axes = plt.subplots()
 for epsilon, budget in scores.groupby('target_epsilon'):
   by_lambda = budget.groupby('mtl_lambda')['value']
   mean, deviation = by_lambda.mean(), by_lambda.std(ddof=0)
-  axes.plot(mean, label=f'epsilon {epsilon:g}')
+  axes.plot(mean, label=f'epsilon {epsilon:g}, delta 0.001')
   low = (mean - deviation).clip(lower=mean / 2)  # a log scale has no room for more
   axes.fill_between(mean.index, low, mean + deviation, alpha=0.15)
 axes.set_xscale('symlog', linthresh=0.1)

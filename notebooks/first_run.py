@@ -50,7 +50,7 @@ error.plot(environment.curve(folder, 'global_mse'), label='the mean model')
 error.set_ylabel('mean squared error')
 error.legend()
 epsilon.plot(environment.curve(folder, 'epsilon', split='round'), color='black')
-epsilon.set_ylabel('epsilon')
+epsilon.set_ylabel('epsilon at delta 0.001')
 epsilon.set_xlabel('rounds')
 plt.show()
 

@@ -76,7 +76,7 @@ axes.legend()
 plt.show()
 
 # %%
-best
+best.rename(columns={'mean': 'test mse', 'std': 'deviation'})
 
 # %% [markdown]
 # The recipes named `silo_...` run the paper's own data sets and sizes: `make recipes` lists

@@ -5,12 +5,13 @@ from collections.abc import Set
 
 import pandas as pd
 
-from experiments.config.experiment import ExperimentConfig
+from experiments.config.experiment import ExperimentConfig, default_of, settings
 from experiments.folder.metrics import EVERYONE
 from experiments.reports.data import ReportData, symbol, text, text_of
 from experiments.sweeps import grid as sweep_grid
 from experiments.sweeps import table as sweep_table
 from privacy.rounding import rounded_up
+from settings import Group
 
 # Settings that say what is to be learnt from, and not how.
 _OPTIONS = 'dataset_option'
@@ -125,6 +126,22 @@ def _of_middle_budgets(names: list[str], last: pd.DataFrame, most: int) -> list[
   rank = {name: abs(budgets.index(of_name[name]) - middle) for name in names}
   kept = set(sorted(names, key=lambda name: rank[name])[:most])
   return [name for name in names if name in kept]
+
+
+def variants(data: ReportData, rows: pd.DataFrame) -> list[str]:
+  """In which other form a method was run, in words: its settings that are no numbers."""
+  names = [
+    name for name in data.setting_names
+    if (own := settings()[name]).group is Group.METHOD and own.kind in (str, bool)
+    and not own.is_path
+  ]  # fmt: skip
+  said: list[list[str]] = [[] for _ in range(len(rows))]
+  for name in names:
+    for own, method, value in zip(said, rows['method'], rows[name], strict=True):
+      is_given = value is not None and value == value  # no other method has it
+      if is_given and value != default_of(name, method):
+        own.append(f'{symbol(name)} {text_of(name, value)}')
+  return [', '.join(own) for own in said]
 
 
 def lambda_files(data: ReportData, rows: pd.DataFrame) -> list[str]:

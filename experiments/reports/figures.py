@@ -205,7 +205,10 @@ def against_lambda(data: ReportData) -> Drawing | None:
   if (last[names].notna().sum(axis=1) <= 1).all():  # each method has its own, on one axis
     last = last.assign(**{name: last[names].bfill(axis=1).iloc[:, 0]})
   budgets = [choosing.budget_in_words(data.runs[run].config) for run in last['run']]
-  words_of = zip(last['problem'], budgets, choosing.own_lambdas(last, files), strict=True)
+  words_of = zip(
+    last['problem'], budgets, choosing.own_lambdas(last, files), choosing.variants(data, last),
+    strict=True,
+  )  # fmt: skip
   last = last.assign(asked=[', '.join(filter(None, words)) for words in words_of])
   chosen, caption = choosing.best_settings(
     data, last[last[name].notna()], ['method', 'asked', name]

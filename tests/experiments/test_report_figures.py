@@ -358,6 +358,25 @@ def test_own_lambdas_are_apart_from_common_ones(tmp_path):
   }  # fmt: skip
 
 
+def test_other_forms_of_a_method_are_apart(tmp_path):
+  """To preconditioned local training lambda means nothing: it is no MR-MTL at the default."""
+  for strength in (0.1, 3.0):
+    make_run(tmp_path / f'mtl-{strength}', method='ifca_mr_mtl', base=0.3, target_epsilon=1.0,
+             mtl_lambda=strength, **PRIVATE)  # fmt: skip
+  make_run(tmp_path / 'local', method='ifca_mr_mtl', after_clustering='local', base=0.2,
+           target_epsilon=1.0, **PRIVATE)  # fmt: skip
+  for penalty, strength in itertools.product(('inverse', 'relationship'), (0.1, 1.0)):
+    make_run(tmp_path / f'{penalty}-{strength}', method='mocha', mocha_penalty=penalty,
+             mtl_lambda=strength, base=0.4, target_epsilon=1.0, **PRIVATE)  # fmt: skip
+  drawing = report_figures.against_lambda(report_data.read([tmp_path]))
+  drawn = drawing.data.groupby(['panel', 'method'])['strength'].apply(sorted).to_dict()
+  assert drawn == {
+    ('epsilon 1', 'ifca_mr_mtl'): [0.1, 3.0],
+    ('epsilon 1', 'mocha'): [0.1, 1.0],
+    ('epsilon 1, mocha penalty relationship', 'mocha'): [0.1, 1.0],
+  }
+
+
 def test_groups_with_own_lambdas_are_apart_from_those_with_common_ones(tmp_path):
   """Else the mean of both would be drawn."""
   own = tmp_path / 'own.csv'

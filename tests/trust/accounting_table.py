@@ -22,8 +22,8 @@ written by
 ./fl python tests/trust/accounting_table.py
 ```
 
-| mechanism | event | PLD | the same otherwise | Renyi | the same otherwise |
-| --- | --- | --- | --- | --- | --- |
+| mechanism | event | delta | PLD | the same otherwise | Renyi | the same otherwise |
+| --- | --- | --- | --- | --- | --- | --- |
 """
 
 _TAIL = """
@@ -91,6 +91,7 @@ def table(mechanisms, savings) -> str:
     columns = [
       row.mechanism,
       f'`{row.event}`',
+      f'{row.delta:g}',
       f'**{_cell(row.pld)}**' if row.pld is not None else '',
     ]
     columns += [_others(row.pld_others), _cell(row.renyi), _others(row.renyi_others)]

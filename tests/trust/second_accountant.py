@@ -167,6 +167,7 @@ class Row:
   Attributes:
     mechanism: in words.
     event: the event, in short.
+    delta: at which all of the epsilons are.
     pld: what the project prints by PLD; None where that does not apply.
     renyi: what it prints by Renyi DP.
     pld_others: name -> the same epsilon by other means; 'one pair', 'one choice' and 'best
@@ -176,6 +177,7 @@ class Row:
 
   mechanism: str
   event: str
+  delta: float
   pld: float | None
   renyi: float
   pld_others: dict[str, float]
@@ -298,7 +300,7 @@ def mechanisms() -> tuple[Row, ...]:
     by_pld = loss.epsilon if loss.accountant == 'PLD' else None
     by_renyi = dataclasses.replace(plan_, accountant='renyi').loss(rounds)
     assert by_renyi.accountant == 'RDP'
-    row = Row(mechanism, event, by_pld, by_renyi.epsilon, pld_others, renyi_others)
+    row = Row(mechanism, event, loss.delta, by_pld, by_renyi.epsilon, pld_others, renyi_others)
     rows.append(row)
 
   def subsampled(mechanism, plan_, rounds, q, z, steps, delta, event):
@@ -365,6 +367,7 @@ def mechanisms() -> tuple[Row, ...]:
     Row(
       'the first line, under replace-one',
       '500 × Poisson(0.05, Gaussian(0.75))',
+      1e-4,
       by_pld,
       math.nan,
       {'integration': replaced_poisson(0.05, 1.5, 500, 1e-4)},
