@@ -1,6 +1,5 @@
 """Silo-specific example-level privacy: every silo runs DP-SGD on its own examples."""
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -241,7 +240,7 @@ class ExampleLevelPrivacy:
     adjacency = adjacency or self.adjacencies[0]
     first, kinds = self._kinds
     of_kinds = [
-      accounting.loss(
+      accounting.loss_by_either(
         self._silo_event(int(k), rounds, adjacency),
         float(self.delta[k]),
         adjacency,
@@ -337,19 +336,6 @@ class ExampleLevelPrivacy:
       ),
     )
 
-  def _epsilons_if_replaced(self, rounds: int) -> np.ndarray:
-    """Epsilon of each silo under replace-one; NaN where no accountant has it."""
-    first, kinds = self._kinds
-    relation = Adjacency.REPLACE_ONE
-    of_kinds = np.full(len(first), np.nan)
-    for kind, k in enumerate(first):
-      with contextlib.suppress(ValueError):
-        of_kinds[kind] = accounting.loss_by_either(
-          self._silo_event(int(k), rounds, relation), float(self.delta[k]), relation,
-          accountant=self.accountant,
-        ).epsilon  # fmt: skip
-    return of_kinds[kinds]
-
   def _silo_records(self, rounds: int) -> tuple[dict[str, Any], ...]:
     """Each silo's own numbers, for the statement."""
     training = dataclasses.replace(self, selection=None, tuning=None)
@@ -359,7 +345,10 @@ class ExampleLevelPrivacy:
       columns['selection'] = np.array(
         [accounting.loss(choices, float(d), accountant=self.accountant).epsilon for d in self.delta]
       )
-    replaced = self._epsilons_if_replaced(rounds)
+    try:
+      replaced = self.epsilons(rounds, Adjacency.REPLACE_ONE)
+    except ValueError:  # no accountant has such an event
+      replaced = np.full(self.num_silos, np.nan)
     return tuple(
       {
         'silo': k,

@@ -20,7 +20,7 @@ from runtime.xla import devices as devices_lib
 from runtime.xla import local, program
 from runtime.xla import stages as stages_lib
 from runtime.xla.handed_on import HandedOn
-from runtime.xla.lowering import scope
+from runtime.xla.lowering import datasets, scope, support
 
 # What vectorising raises at an op that it does not foresee, and XLA's refusal.
 _NOT_VECTORISED = (AssertionError, NotImplementedError, TypeError, ValueError)
@@ -77,7 +77,9 @@ class Executable:
       is_lowered: whether graphs with data sets, variables and random ops are interpreted;
         each call then gets fresh random bits.
     """
-    self._is_lowered = is_lowered
+    self._has_context = is_lowered  # that keeps reasons, and runs the program in another way
+    # XLA would take what is as long as data say for longer, without a word.
+    self._is_lowered = is_lowered or support.has_lengths_of_data(prog)
     self._calls = 0
     self._program = prog
     self._devices = devices
@@ -122,8 +124,10 @@ class Executable:
     try:
       with self._watched(cohort):
         return self._run(parts, cohort)
-    except _NOT_VECTORISED as error:
-      if self._is_lowered or self.block == 1:
+    except (*_NOT_VECTORISED, datasets.NotLowered) as error:
+      if not self._has_context and self.block == 1 and isinstance(error, datasets.NotLowered):
+        raise local.unsupported(str(error)) from error
+      if self._has_context or self.block == 1:
         raise
       reason, block, asked = reason_of(error), self.block, self._clients_per_block
     self._clients_per_block, self._stages = 1, None

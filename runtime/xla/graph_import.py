@@ -50,9 +50,7 @@ def run(proto: Any, argument: Any) -> Any:
   graph_def = tf.compat.v1.GraphDef()
   tensorflow.graph_def.Unpack(graph_def)
   where = scope.current()
-  if where is not None and (
-    where.session.bounds or graphs.is_needed(proto, graphs.ops_of(graph_def))
-  ):
+  if where is not None and (where.session.bounds or graphs.is_needed(proto, graph_def)):
     return graphs.run(proto, graph_def, argument, where)
   feeds: dict[str, Any] = {}
   if tensorflow.HasField('parameter'):

@@ -20,7 +20,7 @@ from runtime.xla.lowering import datasets, interpreter, reshapes, sized_ops, sli
 
 _Interpreter = interpreter.Interpreter
 
-_COUNTING = ('DynamicPartition', 'Unique', 'Where')
+_COUNTING = ('DynamicPartition', 'NonMaxSuppressionV3', 'Unique', 'UniqueV2', 'Where')
 _SLICING = ('Slice', 'Split', 'SplitV', 'StridedSlice')
 _BROADCAST = frozenset(
   [
@@ -225,9 +225,11 @@ def gradient_sum(interp: _Interpreter, node: Any, value: tf.Tensor, along: Axes)
   return [tf.reduce_sum(value, list(along.summed), keepdims=node.attr['keep_dims'].b)]
 
 
-def _is_cutting(node: Any, inputs: list[Any]) -> bool:
-  """Whether an op gives another size to an axis that varies."""
+def _is_cutting(interp: _Interpreter, node: Any, inputs: list[Any]) -> bool:
+  """Whether an op gives another size to an axis that varies, or one that varies."""
   if node.op in _COUNTING:
+    return True
+  if node.op in ('Slice', 'StridedSlice') and slices.is_as_data_say(interp, node, inputs):
     return True
   value = inputs[1] if node.op == 'Split' else inputs[0]
   if node.op not in _SLICING or not varying.is_varying(value):
@@ -259,7 +261,7 @@ def around(handlers: Mapping[str, interpreter.Handler]) -> dict[str, interpreter
   def cutting(handler: interpreter.Handler | None) -> interpreter.Handler:
     def run(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
       outputs = interp.op(node, inputs) if handler is None else handler(interp, node, inputs)
-      if interp.session.bounds and _is_cutting(node, inputs):
+      if interp.session.bounds and _is_cutting(interp, node, inputs):
         interp.session.cut.update({id(o): o for o in outputs})
       return outputs
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from runtime.xla.lowering import interpreter, row_ops, varying
+from runtime.xla.lowering import data_lengths, interpreter, row_ops, varying
 
 _Interpreter = interpreter.Interpreter
 
@@ -46,6 +46,30 @@ def _of_fixed_values(interp: _Interpreter, node: Any, inputs: list[Any]) -> list
   return outputs
 
 
+def _unique_rows(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """The different parts along one axis."""
+  value, axis = inputs
+  along = tf.get_static_value(axis)
+  if along is None or along.size != 1 or value.shape.rank is None:
+    raise data_lengths.refusal(node.op)
+  outputs = interp.op(node, inputs)
+  _note_room(interp, value.shape[int(along.ravel()[0])])
+  return outputs
+
+
+def _suppressed(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
+  """The places of the boxes that are kept, and with room for the most of them how many."""
+  most = tf.get_static_value(inputs[2])
+  if most is None:
+    raise data_lengths.refusal(node.op)
+  outputs = interp.op(node, inputs)
+  if node.op == 'NonMaxSuppressionV3':
+    _note_room(interp, int(most))
+    return outputs
+  places, number = outputs  # XLA leaves others than 0 behind them.
+  return [tf.where(tf.range(int(most)) < number, places, 0), number]
+
+
 def _range(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   """Numbers between two that may be sizes; XLA asks for the most of each, not of their distance."""
   start, limit, step = inputs
@@ -65,7 +89,10 @@ def _range(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
 
 DYNAMIC: dict[str, interpreter.Handler] = {
   'DynamicPartition': _of_fixed_values,
+  'NonMaxSuppressionV3': _suppressed,
+  'NonMaxSuppressionV4': _suppressed,
   'Unique': _of_fixed_values,
+  'UniqueV2': _unique_rows,
   'Where': _where,
 }
 HANDLERS: dict[str, interpreter.Handler] = {**DYNAMIC, 'Range': _range}

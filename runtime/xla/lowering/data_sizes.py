@@ -47,7 +47,7 @@ _SIZES: Mapping[str, tuple[int, ...]] = {
   'UnsortedSegmentProd': (2,),
   'UnsortedSegmentSum': (2,),
 }
-_OF_SHAPES = frozenset(['Const', 'Rank', 'Shape', 'ShapeN', 'Size'])
+OF_SHAPES = frozenset(['Const', 'Rank', 'Shape', 'ShapeN', 'Size'])
 
 
 def check(node: Any, inputs: list[Any], known: Callable[[tf.Tensor], Any]) -> None:
@@ -73,7 +73,7 @@ def reads_data(number: tf.Tensor) -> bool:
   pending, seen = [number], set()
   while pending:
     tensor = pending.pop()
-    if id(tensor) in seen or tensor.op.type in _OF_SHAPES:
+    if id(tensor) in seen or tensor.op.type in OF_SHAPES:
       continue
     seen.add(id(tensor))
     if tf.get_static_value(tensor) is not None:

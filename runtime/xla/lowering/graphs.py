@@ -11,6 +11,7 @@ from runtime.xla.lowering import (
   broadcasts,
   conditions,
   counts,
+  data_lengths,
   data_ops,
   datasets,
   image_ops,
@@ -63,14 +64,20 @@ def ops_of(graph_def: Any) -> set[str]:
   return {node.op for node in nodes}
 
 
-def is_needed(proto: Any, ops: set[str]) -> bool:
-  """Whether a graph of such ops has to be interpreted, for XLA cannot take it as it is."""
+def is_needed(proto: Any, graph_def: Any) -> bool:
+  """Whether a computation's graph has to be interpreted, for XLA cannot take it as it is."""
   of_gradients = {'EmptyTensorList'}  # Of loops, whose number of turns XLA has to be told.
   return (
-    bool(ops & (_LOWERED.keys() | of_gradients))
+    bool(ops_of(graph_def) & (_LOWERED.keys() | of_gradients))
+    or has_lengths_of_data(graph_def)
     or bool(proto.tensorflow.initialize_op)
     or _has_sequence(proto)
   )
+
+
+def has_lengths_of_data(graph_def: Any) -> bool:
+  """Whether something in a graph is as long as data say."""
+  return bool(ops_of(graph_def) & counts.DYNAMIC.keys() or data_lengths.ops(graph_def))
 
 
 def _has_sequence(proto: Any) -> bool:

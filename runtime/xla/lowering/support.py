@@ -36,12 +36,7 @@ class Lowering:
 
 def examine(prog: program.Program) -> Lowering:
   """What is known of a program before it is traced."""
-  blocks = [prog.result, *(node.block for node in prog.nodes)]
-  needed = any(
-    graphs.is_needed(proto, graphs.ops_of(graph_def))
-    for block in blocks
-    for proto, graph_def in graphs.inside(block)
-  )
+  needed = any(graphs.is_needed(proto, graph_def) for proto, graph_def in _graphs(prog))
   reasons = []
   if prog.parameter_type is None and needed:
     # TensorFlow's kernels give seeded initial values as TFF's runtime does.
@@ -56,6 +51,17 @@ def examine(prog: program.Program) -> Lowering:
     types.append(prog.parameter_type)
   needed = needed or any(map(program.has_sequence, types))
   return Lowering(is_needed=needed, reasons=list(dict.fromkeys(reasons)))
+
+
+def has_lengths_of_data(prog: program.Program) -> bool:
+  """Whether something in a program is as long as data say, and so has to be interpreted."""
+  return any(graphs.has_lengths_of_data(graph_def) for _, graph_def in _graphs(prog))
+
+
+def _graphs(prog: program.Program) -> Iterator[tuple[Any, Any]]:
+  """The TensorFlow computations of a program, and their graphs."""
+  for block in (prog.result, *(node.block for node in prog.nodes)):
+    yield from graphs.inside(block)
 
 
 def _type_reasons(what: str, type_: Any, *, may_have_sequences: bool) -> Iterator[str]:

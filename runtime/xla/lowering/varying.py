@@ -348,7 +348,7 @@ def refusal(op: str) -> datasets.NotLowered:
   """Says what to change."""
   return datasets.NotLowered(
     f"the op {op} on a batch whose size varies: batch with drop_remainder in the clients' "
-    'pipeline, or leave it to the interpreter'
+    'pipeline, mask padded rows instead of slicing them, or leave it to the interpreter'
   )
 
 
