@@ -132,8 +132,8 @@ def variants(data: ReportData, rows: pd.DataFrame) -> list[str]:
   """In which other form a method was run, in words: its settings that are no numbers."""
   names = [
     name for name in data.setting_names
-    if (own := settings()[name]).group is Group.METHOD and own.kind in (str, bool)
-    and not own.is_path
+    if (setting := settings()[name]).group is Group.METHOD and setting.kind in (str, bool)
+    and not setting.is_path
   ]  # fmt: skip
   said: list[list[str]] = [[] for _ in range(len(rows))]
   for name in names:

@@ -16,9 +16,10 @@ from typing import Any
 
 from experiments.running import interruption, progress
 from experiments.sweeps import workers as sweep_workers
-from runtime.hosts import cluster
+from runtime.hosts import cluster, ray_crew
 
 _SECONDS_BETWEEN_LOOKS = 0.3
+_SECONDS_TO_SAY_SO = 60.0  # that a worker has not started yet
 
 
 @contextlib.contextmanager
@@ -35,7 +36,8 @@ def connected(address: str, workers: int, folder: pathlib.Path) -> Iterator['Clu
       small or others have its CPUs.
   """
   with cluster.connected(address, workers=workers, flag='workers', tell=progress.say) as ray:
-    yield Cluster(ray, folder, gpus=min(1.0, ray.cluster_resources().get('GPU', 0) / workers))
+    gpus = ray_crew.gpus_of_each('auto', workers, ray.cluster_resources().get('GPU', 0))
+    yield Cluster(ray, folder, gpus=gpus)
 
 
 class Cluster:
@@ -46,12 +48,13 @@ class Cluster:
     self._board = ray.remote(num_cpus=0)(_Board).remote()
     options = dict(num_cpus=1, num_gpus=gpus, max_restarts=0)
     self._runner = ray.remote(**options)(_Runner)
+    self._gpus = gpus
     self._arguments = (str(folder.resolve()), os.getcwd(), self._board)
 
   def make_worker(self, index: int, messages: sweep_workers.Messages) -> sweep_workers.Worker:
     """Starts a worker; see `sweep_workers.MakeWorker`."""
     runner = self._runner.remote(*self._arguments, index)
-    return _Actor(self._ray, self._board, runner, index, messages)
+    return _Actor(self._ray, self._board, runner, self._gpus, index, messages)
 
 
 class _Board:
@@ -94,6 +97,10 @@ class _Runner:
     self._board = board
     self._index = index
 
+  def ready(self) -> bool:
+    """That it has started."""
+    return True
+
   def run(self, names: Sequence[str]) -> dict[str, Any]:
     """Runs a program; see `sweep_workers.Programs.run`."""
     done = threading.Event()
@@ -124,26 +131,36 @@ class _Runner:
         stopping = True
       if stopping:
         os.kill(os.getpid(), signal.SIGTERM)
+        # On a cluster of our own all threads are deaf to it (see `runtime.hosts.cluster`): it waits
+        # until one hears it, together with a scheduler's to all processes.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         return
 
 
 class _Actor(sweep_workers.Worker):
   """A Ray actor, seen by the parent of all."""
 
-  def __init__(self, ray, board, runner, index: int, messages: sweep_workers.Messages):
+  def __init__(self, ray, board, runner, gpus: float, index: int, messages: sweep_workers.Messages):
     super().__init__(index, messages)
     self._ray = ray
     self._board = board
     self._runner = runner
-    self._task: Any = None
+    self._gpus = gpus
+    self._ready = runner.ready.remote()
     self._ending = 'it was stopped'
 
   def _hand_out(self, names: list[str]) -> None:
-    self._task = self._runner.run.remote(names)
-    threading.Thread(target=self._watch, args=(self._task,), daemon=True).start()
+    task = self._runner.run.remote(names)
+    threading.Thread(target=self._watch, args=(task,), daemon=True).start()
 
   def _watch(self, task) -> None:
     try:
+      if not self._ray.wait([self._ready], timeout=_SECONDS_TO_SAY_SO)[0]:
+        # Others may have the GPUs, for which Ray waits without a word.
+        room = ray_crew.room(self._ray, self._gpus)
+        self.tell({'warn': f'waiting for worker {self.index} to start; {room}'})
+      self._ray.get(self._ready)
+      self.tell({'up': True})
       while not self._ray.wait([task], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
         for news in self._ray.get(self._board.take.remote(self.index)):
           self.tell(news)
@@ -158,9 +175,12 @@ class _Actor(sweep_workers.Worker):
   def ask_to_stop(self) -> None:
     with contextlib.suppress(Exception):  # the connection may be lost
       self._board.stop.remote()
+      if not self._ray.wait([self._ready], timeout=0)[0]:
+        self.kill()  # it has nothing to keep, and may never start
 
   def wait(self) -> None:
+    self.kill()
+
+  def kill(self) -> None:
     with contextlib.suppress(Exception):
-      if self.busy:
-        self._ray.wait([self._task], timeout=sweep_workers.SECONDS_TO_STOP)
       self._ray.kill(self._runner)

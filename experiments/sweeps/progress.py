@@ -1,5 +1,6 @@
 """What a user sees of a sweep: how many runs are done, and how far each program is."""
 
+import math
 import shutil
 import sys
 import time
@@ -9,6 +10,7 @@ from experiments.config.experiment import ExperimentConfig
 from experiments.running.progress import say, show_seconds
 
 _LOG_SECONDS = 10.0  # between log lines, where there is no terminal
+_SECONDS_TO_SAY_SO = 10.0  # which workers are waited for
 
 
 class SweepProgress:
@@ -42,6 +44,7 @@ class SweepProgress:
     self._first: tuple[float, int] | None = None  # when the first rounds were done, how many
     self._shown = shown
     self._warnings: set[str] = set()
+    self._say_who_at = 0.0  # is waited for; 0 while nobody is asked to stop
     self._bar = None
     if shown and sys.stderr.isatty():
       import tqdm
@@ -62,6 +65,22 @@ class SweepProgress:
     """A worker's program has come so far with so many runs at once, after those that ended."""
     self._now[worker] = (ended, rounds_done, rounds, runs)
     self._show(always=False)
+
+  def loses(self, worker: int) -> None:
+    """A worker has died; what it was at is still to be done."""
+    self._now.pop(worker, None)
+    self._show(always=True)
+
+  def waits_for(self, workers: Sequence[int]) -> None:
+    """Workers that are asked to stop still end their round: says which, once, after a while."""
+    self._say_who_at = self._say_who_at or time.monotonic() + _SECONDS_TO_SAY_SO
+    if time.monotonic() > self._say_who_at:
+      self._say_who_at = math.inf
+      names = ', '.join(map(str, workers))
+      self.say(
+        f'waiting for worker {names} to end the round and to keep its state; '
+        'a second signal ends them at once'
+      )
 
   def ends(self, worker: int, names: Sequence[str]) -> None:
     """A worker's program has ended."""

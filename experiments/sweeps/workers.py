@@ -2,7 +2,7 @@
 
 The parent hands out one program at a time and is told how far it is. The programs of a
 worker that died are handed out again; runs that are finished stay as they are. Workers
-are processes of this machine, or of a Ray cluster (`sweep_cluster`).
+are processes of this machine, or of a Ray cluster (`cluster`).
 """
 
 import abc
@@ -25,7 +25,7 @@ from experiments.sweeps.progress import SweepProgress
 from runtime.hosts import cluster
 
 ATTEMPTS = 3
-SECONDS_TO_STOP = 120.0
+_SECONDS_TO_STOP = 120.0  # of a worker that is at nothing
 # Of a `Process` with TensorFlow and the methods, before it has any data, what they share apart:
 # 332 MB were measured, and 485 MB while it ran on the smallest data set.
 LEAST_BYTES = 320 * 2**20
@@ -37,6 +37,8 @@ class Worker(abc.ABC):
   Attributes:
     index: which worker it is.
     names: the runs that it is at.
+    is_up: whether it has started.
+    has_begun: whether a round of what it is at has been reported.
   """
 
   def __init__(self, index: int, messages: 'Messages'):
@@ -44,12 +46,13 @@ class Worker(abc.ABC):
 
     Args:
       index: which worker it is.
-      messages: where what it tells goes: its `state` (see `program.Report`), what it has to `warn`
-        of, that its runs are `finished` or that they `failed` and why, both with those that were
-        `refused` by themselves, or that it `died`.
+      messages: where what it tells goes: that it is `up`, its `state` (see `program.Report`), what
+        it has to `warn` of, that its runs are `finished` or that they `failed` and why, both with
+        those that were `refused` by themselves, or that it `died`.
     """
     self.index = index
     self.names: list[str] = []
+    self.is_up = self.has_begun = False
     self._attempt = 0
     self._messages = messages
 
@@ -59,7 +62,7 @@ class Worker(abc.ABC):
 
   def take(self, names: list[str], attempt: int) -> None:
     """Hands a program to the worker."""
-    self.names, self._attempt = names, attempt
+    self.names, self._attempt, self.has_begun = names, attempt, False
     self._hand_out(names)
 
   def release(self) -> tuple[list[str], int]:
@@ -85,7 +88,11 @@ class Worker(abc.ABC):
 
   @abc.abstractmethod
   def wait(self) -> None:
-    """Waits for its end, and ends it if that takes too long."""
+    """Waits for the end of a worker that is at nothing; ends it if that takes too long."""
+
+  def kill(self) -> None:
+    """Ends it at once, whatever it is at; by default as `wait` does."""
+    self.wait()
 
 
 Messages = queue.Queue[tuple[Worker, dict[str, Any]]]
@@ -116,49 +123,135 @@ def run(
     Interrupted: a signal came; the workers have kept what was done.
   """
   caught.defer()
-  waiting = collections.deque((names, 1) for names in groups)
-  failures: dict[str, str] = {}
-  messages: Messages = queue.Queue()
-  crew: dict[int, Worker] = {}
+  crew = _Crew(groups, workers, make_worker, progress)
   try:
-    for index in range(min(workers, len(groups))):
-      crew[index] = make_worker(index, messages)
-    while waiting or any(worker.busy for worker in crew.values()):
-      for worker in crew.values():
-        if waiting and not worker.busy:
-          worker.take(*waiting.popleft())
-          progress.begins(worker.index, worker.names)
+    while crew.hand_out():
       if caught.signal_number is not None:
         raise interruption.Interrupted(caught.signal_number)
-      try:
-        worker, message = messages.get(timeout=0.5)
-      except queue.Empty:
-        continue
-      if 'state' in message:
-        progress.reports(worker.index, *message['state'])
-      elif 'warn' in message:
-        progress.warn(message['warn'])
-      elif 'finished' in message or 'failed' in message:
-        names, _ = worker.release()
-        progress.ends(worker.index, names)
-        if 'failed' in message:
-          failures.update(dict.fromkeys(names, str(message['failed'])))
-        failures.update(message['refused'])
-      elif worker is crew.get(worker.index):  # it died
-        names, attempt = worker.release()
-        if names and attempt < ATTEMPTS:
-          progress.say(f'worker {worker.index} died ({worker.ending()}); its runs are tried again')
-          waiting.append((names, attempt + 1))
-        elif names:
-          reason = f'worker {worker.index} died {ATTEMPTS} times ({worker.ending()}).'
-          failures.update(dict.fromkeys(names, reason))
-        crew[worker.index] = make_worker(worker.index, messages)
+      crew.hear()
   finally:
-    for worker in crew.values():
-      worker.ask_to_stop()
-    for worker in crew.values():
-      worker.wait()
-  return failures
+    crew.stop()
+  return crew.failures
+
+
+class _Crew:
+  """The workers of a sweep, and what is still to be done; see `run`.
+
+  Who dies before a first round may have a program to blame for it, or itself. A worker that does so
+  `ATTEMPTS` times in a row, at programs at which no other one died, is given up, and they are none
+  the worse for it; the last worker only if it did not even start.
+  """
+
+  def __init__(
+    self, groups: Sequence[list[str]], size: int, make_worker: MakeWorker, progress: SweepProgress
+  ):
+    self.failures: dict[str, str] = {}
+    self._make_worker, self._progress = make_worker, progress
+    self._messages: Messages = queue.Queue()
+    self._waiting = collections.deque(groups)
+    self._usable = list(range(min(size, len(groups))))  # not given up
+    self._living: dict[int, Worker] = {}
+    self._is_stopping = False
+    # A program is known by the first of its runs. Those that died at it, and of each worker what it
+    # died at in a row before a first round: '' is its own start.
+    self._died_at: dict[str, list[int]] = collections.defaultdict(list)
+    self._in_a_row: dict[int, list[str]] = collections.defaultdict(list)
+
+  def hand_out(self) -> bool:
+    """Gives what waits to whoever is at nothing, or is new; whether anything is left to do."""
+    for index in sorted(self._usable, key=lambda index: index not in self._living):
+      if self._waiting and index not in self._living:
+        self._living[index] = self._make_worker(index, self._messages)
+      if self._waiting and not self._living[index].busy:
+        names = self._waiting.popleft()
+        self._living[index].take(names, len(self._died_at[names[0]]) + 1)
+        self._progress.begins(index, names)
+    return any(worker.busy for worker in self._living.values())
+
+  def hear(self) -> None:
+    """Waits a moment for what a worker has to tell."""
+    try:
+      worker, message = self._messages.get(timeout=0.5)
+    except queue.Empty:
+      return
+    if worker is not self._living.get(worker.index):
+      return
+    if 'up' in message:
+      worker.is_up = True
+    elif 'state' in message:
+      self._progress.reports(worker.index, *message['state'])
+      worker.has_begun |= message['state'][1] > 0
+    elif 'warn' in message:
+      self._progress.warn(message['warn'])
+    elif 'finished' in message or 'failed' in message:
+      names, _ = worker.release()
+      worker.has_begun = True
+      self._progress.ends(worker.index, names)
+      if 'failed' in message:
+        self.failures.update(dict.fromkeys(names, str(message['failed'])))
+      self.failures.update(message['refused'])
+    else:
+      self._take_back(worker)
+    if worker.has_begun:
+      self._in_a_row[worker.index].clear()
+
+  def _take_back(self, worker: Worker) -> None:
+    """Takes back what a dead worker was at."""
+    del self._living[worker.index]
+    names, attempt = worker.release()
+    self._progress.loses(worker.index)
+    worker.wait()
+    if not names or self._is_stopping:
+      return
+    if worker.is_up:
+      self._died_at[names[0]].append(worker.index)
+    if not worker.has_begun:
+      self._in_a_row[worker.index].append(names[0] if worker.is_up else '')
+    died, how = f'worker {worker.index} died', worker.ending()
+    if self._is_bad(worker.index):
+      died = f'{died} {ATTEMPTS} times before its first round ({how})'
+      self._usable.remove(worker.index)
+      for who in self._died_at.values():
+        who[:] = [other for other in who if other != worker.index]
+      self._progress.say(f'{died} and is given up')
+    elif worker.is_up and attempt >= ATTEMPTS:
+      reason = f'its worker died {ATTEMPTS} times, at last worker {worker.index} ({how}).'
+      self.failures.update(dict.fromkeys(names, reason))
+      return
+    else:
+      self._progress.say(f'{died} ({how}); its runs are tried again')
+    self._waiting.append(names)
+    if not self._usable:
+      reason = f'{died}, and no worker is left.'
+      self.failures.update((name, reason) for names in self._waiting for name in names)
+      self._waiting.clear()
+
+  def _is_bad(self, index: int) -> bool:
+    """Whether a worker rather than its programs is to blame for its deaths."""
+    deaths = self._in_a_row[index]
+    if len(self._usable) > 1:
+      own = [name for name in deaths if {index}.issuperset(self._died_at[name])]
+    else:
+      own = [name for name in deaths[-ATTEMPTS:] if not name]
+    return len(own) >= ATTEMPTS
+
+  def stop(self) -> None:
+    """Has every worker keep its state, however long that takes; a second signal ends them."""
+    self._is_stopping = True
+    workers = list(self._living.values())
+    try:
+      for worker in workers:
+        worker.ask_to_stop()
+      while busy := [worker.index for worker in workers if worker.busy]:
+        self._progress.waits_for(busy)
+        self.hear()
+      for worker in workers:
+        worker.wait()
+    except BaseException:
+      for worker in workers:
+        worker.kill()
+      self._progress.say('the workers were ended at once; what was kept last is there')
+      raise
 
 
 class Process(Worker):
@@ -173,18 +266,15 @@ class Process(Worker):
     super().__init__(index, messages)
     # Workers share the cores.
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
-    logs = folder / 'logs'
-    logs.mkdir(exist_ok=True)
-    self._log = logs / f'worker_{index}.log'
+    self._log = folder / 'logs' / f'worker_{index}.log'
+    self._log.parent.mkdir(exist_ok=True)
     with open(self._log, 'ab') as log:
       self._process = subprocess.Popen(
         [sys.executable, '-m', 'experiments.sweeps.workers', str(folder.resolve()), str(workers)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
         # Paths of a configuration are relative to the parent's folder, which is theirs too.
-        env={
-          'TF_NUM_INTRAOP_THREADS': str(threads), **os.environ,
-          'PYTHONPATH': cluster.python_path(),
-        },
+        env={'TF_NUM_INTRAOP_THREADS': str(threads), **os.environ,
+             'PYTHONPATH': cluster.python_path()},
         # A Ctrl-C on the terminal reaches the parent, which ends its workers in order.
         start_new_session=True,
       )  # fmt: skip
@@ -215,10 +305,13 @@ class Process(Worker):
 
   def wait(self) -> None:
     try:
-      self._process.wait(timeout=SECONDS_TO_STOP)
+      self._process.wait(timeout=_SECONDS_TO_STOP)
     except subprocess.TimeoutExpired:
-      self._process.kill()
-      self._process.wait()
+      self.kill()
+
+  def kill(self) -> None:
+    self._process.kill()
+    self._process.wait()
 
 
 class Programs:
@@ -276,19 +369,23 @@ def work(folder: pathlib.Path, workers: int) -> int:
     out.flush()
 
   tasks: queue.Queue[list[str] | None] = queue.Queue()
-  working = threading.Event()
+  working, stopping = threading.Event(), threading.Event()
 
   def read() -> None:
     for line in sys.stdin:
       tasks.put(json.loads(line))
+    stopping.set()
     tasks.put(None)
     if working.is_set():  # the parent wants an end, or is no more
       os.kill(os.getpid(), signal.SIGTERM)
 
   programs = Programs(folder, workers)
+  tell({'up': True})
   threading.Thread(target=read, daemon=True).start()
   while (names := tasks.get()) is not None:
     working.set()
+    if stopping.is_set():  # while it started; `read` may have looked at `working` before
+      break
     try:
       tell(programs.run(names, lambda *state: tell({'state': state}), lambda w: tell({'warn': w})))
     except interruption.Interrupted as interrupted:

@@ -10,9 +10,8 @@ from runtime import interface
 from runtime.hosts import cluster
 from runtime.hosts.crew import Crew, Tell, warn
 
-_SECONDS_TO_ANSWER = 300.0  # whether a member still lives
 _SECONDS_TO_START = 600.0  # with TensorFlow, many of them on a few cores
-_SECONDS_TO_SAY_SO = 30.0  # that members have not started yet
+_SECONDS_TO_SAY_SO = 30.0  # that members have not started yet, or are at work
 _SECONDS_AT_ONCE = 1.0  # of waiting: Ray ends a wait before it lets a signal end anything
 
 
@@ -98,12 +97,12 @@ class RayCrew(Crew):
     calls = {i: self._members[i].ready.remote() for i in members}
     late = self._late(calls, _SECONDS_TO_SAY_SO)
     if late:
-      self._tell(f'waiting for {late} to start; {self._room()}')
+      self._tell(f'waiting for {late} to start; {room(self._ray, self._gpus)}')
       late = self._late(calls, _SECONDS_TO_START - _SECONDS_TO_SAY_SO)
     if late:
       raise interface.DeviceError(
         f'--cohort_workers={self.size}: {late} did not start within {_SECONDS_TO_START:.0f} s; '
-        f'{self._room()}'
+        f'{room(self._ray, self._gpus)}'
       )
     self.gather(calls)
 
@@ -122,14 +121,6 @@ class RayCrew(Crew):
         break
     names = ', '.join(str(index) for index, call in calls.items() if call in late)
     return f'cohort worker {names}' if late else ''
-
-  def _room(self) -> str:
-    """What a member takes of the cluster, and what is free."""
-    takes, free = 'a CPU', cluster.free_of(self._ray, 'CPU')
-    if self._gpus:
-      takes += f' and {self._gpus:.3g} GPU'
-      free += f' and {cluster.free_of(self._ray, "GPU")}'
-    return f'each takes {takes} of the cluster: {free}'
 
   def share(self, value: Any) -> Any:
     return self._ray.put(value)
@@ -156,11 +147,18 @@ class RayCrew(Crew):
     return found
 
   def replace_lost(self) -> list[int]:
-    for index, old in enumerate(self._members):
+    # A member that lives answers when it has done what was asked of it before, however long that
+    # takes: of one that has ended Ray says so.
+    calls = {index: member.ready.remote() for index, member in enumerate(self._members)}
+    if late := self._late(calls, _SECONDS_TO_SAY_SO):
+      self._tell(f'waiting for {late} to end what it was at, to see who is lost')
+      while self._late(calls, _SECONDS_TO_SAY_SO):
+        pass
+    for index, call in calls.items():
       try:
-        self._ray.get(old.ready.remote(), timeout=_SECONDS_TO_ANSWER)
-      except self._ray.exceptions.RayError:
-        self._ray.kill(old)
+        self.gather({index: call})
+      except interface.MemberLostError:
+        self._ray.kill(self._members[index])
         self._members[index] = self._start()
         self._fresh.add(index)
     self._await(sorted(self._fresh))
@@ -185,6 +183,15 @@ def gpus_of_each(device: str, size: int, total: float) -> float:
   if not total:
     raise ValueError(f'--device={device}: the cluster has no GPU.')
   return 1.0 / math.ceil(size / total)
+
+
+def room(ray: Any, gpus: float) -> str:
+  """What a member takes of the cluster, and what is free."""
+  takes, free = 'a CPU', cluster.free_of(ray, 'CPU')
+  if gpus:
+    takes += f' and {gpus:.3g} GPU'
+    free += f' and {cluster.free_of(ray, "GPU")}'
+  return f'each takes {takes} of the cluster: {free}'
 
 
 class _Actor:

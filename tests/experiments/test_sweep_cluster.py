@@ -1,9 +1,12 @@
 """Sweeps on a Ray cluster: the same table, dead workers, a stop, and nothing left behind."""
 
+import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
+import threading
 import time
 
 import pandas as pd
@@ -13,7 +16,9 @@ from experiments.config.experiment import ExperimentConfig
 from experiments.running import interruption, runner
 from experiments.sweeps import cluster as sweep_cluster
 from experiments.sweeps import sweep
+from experiments.sweeps import workers as sweep_workers
 from experiments.sweeps.grid import Grid
+from experiments.sweeps.progress import SweepProgress
 from tests.experiments import watching
 
 SMALL = dict(
@@ -74,9 +79,11 @@ def test_a_cluster_gives_the_same_table_although_a_worker_is_killed(
 @pytest.mark.slow
 def test_a_stopped_sweep_on_somebodys_cluster_continues(ray, expected, tmp_path, monkeypatch):
   with watching.somebodys_cluster(tmp_path / 'cluster') as (address, _):
+    stopped = []
 
     def stop(self, worker, ended, rounds_done, rounds, runs):
-      if 0 < rounds_done < rounds:
+      if 0 < rounds_done < rounds and not stopped:  # a second signal would end it at once
+        stopped.append(rounds_done)
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
@@ -152,3 +159,162 @@ def test_without_the_extra_it_is_named(tmp_path, monkeypatch):
     sweep_cluster.connected('local', 1, tmp_path),
   ):
     pass
+
+
+class Reference:
+  """What a call of a fake actor gives, sooner or later."""
+
+  def __init__(self, value=None):
+    self.value, self.is_there = value, threading.Event()
+
+  def give(self, value):
+    self.value = value
+    self.is_there.set()
+    return self
+
+
+class FakeActor:
+  """A runner or the board, with methods that are called as Ray's are."""
+
+  class Method:
+    def __init__(self, method):
+      self.remote = method
+
+  def __init__(self, **methods):
+    for name, method in methods.items():
+      setattr(self, name, self.Method(method))
+
+
+class FakeRay:
+  """A cluster whose one runner takes `seconds` to keep its state, or never starts."""
+
+  def __init__(self, *, gpus=0, seconds=0.0, starts=True):
+    self.asked, self.happened = [], []
+    self._gpus, self._seconds = gpus, seconds
+    self._ready, self._ran = Reference(), Reference()
+    if starts:
+      self._ready.give(True)
+
+  def cluster_resources(self):
+    return {'CPU': 8.0, 'GPU': float(self._gpus)}
+
+  available_resources = cluster_resources
+
+  def remote(self, **options):
+    self.asked.append(options)
+    news = [{'state': (0, 1, 400, 1)}]
+    board = FakeActor(take=lambda index: Reference().give(news), stop=self._stop)
+    runner = FakeActor(ready=lambda: self._ready, run=lambda names: self._ran)
+    made = {sweep_cluster._Board: board, sweep_cluster._Runner: runner}
+    return lambda kind: FakeActor.Method(lambda *arguments: made[kind])
+
+  def _stop(self):
+    if self._ready.is_there.is_set():
+      threading.Timer(self._seconds, self._end, ['kept', {'died': True}]).start()
+
+  def _end(self, how, value):
+    self.happened.append(how)
+    for reference in (self._ready, self._ran):
+      if not reference.is_there.is_set():
+        reference.give(value)
+
+  def kill(self, actor):
+    self._end('killed', RuntimeError('it was killed'))
+
+  def wait(self, references, timeout):
+    [reference] = references
+    return (references, []) if reference.is_there.wait(timeout) else ([], references)
+
+  def get(self, reference):
+    reference.is_there.wait()
+    if isinstance(reference.value, Exception):
+      raise reference.value
+    return reference.value
+
+
+def connected(monkeypatch, ray, workers, folder):
+  """A context with the cluster, which is a fake one."""
+
+  @contextlib.contextmanager
+  def connect(address, **options):
+    yield ray
+
+  monkeypatch.setattr(sweep_cluster.cluster, 'connected', connect)
+  return sweep_cluster.connected('local', workers, folder)
+
+
+@pytest.mark.parametrize(
+  ('workers', 'gpus', 'each'), [(3, 2, 1 / 2), (2, 2, 1), (1, 4, 1), (5, 2, 1 / 3), (3, 0, 0)]
+)
+def test_all_workers_find_a_gpu_or_a_part_of_one(monkeypatch, tmp_path, workers, gpus, each):
+  """Ray takes a part of one GPU only: of 2/3 two would not fit on it, and the third would wait."""
+  ray = FakeRay(gpus=gpus)
+  with connected(monkeypatch, ray, workers, tmp_path):
+    [found] = [options['num_gpus'] for options in ray.asked if 'num_gpus' in options]
+  assert found == each and (not each or int(1 / found + 1e-9) * gpus >= workers)
+
+
+def stopped(monkeypatch, ray, folder, when):
+  """What is said of a sweep that a signal stops at what a user is told."""
+  said = []
+
+  class Said(SweepProgress):
+    def say(self, message):
+      said.append(message)
+      if message.startswith(when):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def reports(self, worker, *state):
+      self.warn('it has begun')
+
+  progress = Said({'a': ExperimentConfig(rounds=400)}, total=1, groups=1, shown=False)
+  with (
+    connected(monkeypatch, ray, 1, folder) as cluster,
+    interruption.Interruption() as caught,
+    pytest.raises(interruption.Interrupted),
+  ):
+    sweep_workers.run([['a']], 1, cluster.make_worker, caught, progress)
+  return said
+
+
+def test_a_worker_is_let_keep_its_state_however_long_that_takes(monkeypatch, tmp_path):
+  monkeypatch.setattr(sweep_workers, '_SECONDS_TO_STOP', 0.05)
+  ray = FakeRay(seconds=1.0)
+  assert stopped(monkeypatch, ray, tmp_path, 'it has begun') == ['it has begun']
+  assert ray.happened[0] == 'kept' and set(ray.happened[1:]) == {'killed'}
+
+
+def test_a_worker_that_does_not_start_is_said_and_can_be_stopped(monkeypatch, tmp_path):
+  monkeypatch.setattr(sweep_cluster, '_SECONDS_TO_SAY_SO', 0.05)
+  ray = FakeRay(gpus=1, starts=False)
+  assert stopped(monkeypatch, ray, tmp_path, 'waiting for worker 0 to start') == [
+    'waiting for worker 0 to start; each takes a CPU and 1 GPU of the cluster: '
+    '8 of its 8 CPUs are free and 1 of its 1 GPUs are free'
+  ]
+  assert 'kept' not in ray.happened
+
+
+# A worker of a cluster of our own, which has been told to stop.
+_DEAF = """
+import os, signal, sys, threading, time, types
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+from experiments.running import interruption
+from experiments.sweeps import cluster
+sys.modules['ray'] = types.SimpleNamespace(get=lambda found: found)
+stop = types.SimpleNamespace(remote=lambda: True)
+runner = types.SimpleNamespace(_board=types.SimpleNamespace(is_stopping=stop))
+with interruption.Interruption() as caught:
+  caught.defer()
+  if sys.argv[1:] == ['all']:
+    os.kill(os.getpid(), signal.SIGTERM)
+  cluster._Runner._watch(runner, threading.Event())
+  time.sleep(0.2)
+print(caught._handled, caught.signal_number)
+"""
+
+
+@pytest.mark.parametrize('who', ['worker', 'all'])
+def test_a_worker_that_hears_no_signal_is_stopped_by_one(who):
+  """Also if a scheduler has sent it one, which it heard as little: a second one would end it."""
+  done = subprocess.run([sys.executable, '-c', _DEAF, who], capture_output=True, text=True)
+  assert done.stdout == f'1 {signal.SIGTERM:d}\n', done

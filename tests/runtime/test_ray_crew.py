@@ -128,6 +128,35 @@ def test_who_is_lost_while_he_starts_is_replaced_with_those_before():
   assert crew.replace_lost() == []
 
 
+def test_a_member_that_is_at_work_for_long_is_not_lost():
+  looks = 0
+
+  class AtWork(FakeRay):
+    def wait(self, actors, **options):
+      nonlocal looks
+      looks += len(actors) == 3 and not busy.starts
+      busy.starts |= looks > 1000  # seconds
+      return super().wait(actors, **options)
+
+  said, ray, busy = [], AtWork(), Actor()
+  crew = crew_of(ray, 3, said)
+  crew._members[0], lost = busy, crew._members[2]
+  busy.starts, lost.error = False, EXCEPTIONS.RayActorError('gone')
+  assert crew.replace_lost() == [2]
+  assert ray.killed == [lost] and crew._members[0] is busy and looks > 1000
+  assert said == ['waiting for cohort worker 0 to end what it was at, to see who is lost']
+
+
+@pytest.mark.parametrize('name', ['GetTimeoutError', 'RuntimeEnvSetupError'])
+def test_only_a_member_that_is_gone_is_lost(name):
+  ray = FakeRay()
+  crew = crew_of(ray)
+  crew._members[1].error = getattr(EXCEPTIONS, name)('of Ray')
+  with pytest.raises(RayError, match='of Ray'):
+    crew.replace_lost()
+  assert not ray.killed
+
+
 def test_members_without_room_are_not_waited_for_for_ever():
   said = []
   with pytest.raises(interface.DeviceError) as caught:
