@@ -163,13 +163,13 @@ class Runtime(abc.ABC):
     Args:
       tree: as for `place_states`.
       fill: gives what is in the place of some clients' part of it: (first client, their part) ->
-        a part of the same form. It is called in the process that has the clients, and must be
-        picklable.
+        a part of the same form, whose values need not be finite. It is called in the process that
+        has the clients, and must be picklable.
 
     Raises:
       ValueError: as `place_states`, or from `fill`.
     """
-    return self.place_states(fill(0, tree))
+    return self.place_states(fill(0, tree), allow_nan=True)
 
   @abc.abstractmethod
   def round(

@@ -61,7 +61,10 @@ def writing_atomically(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-  """Writes a JSON file atomically, indented; infinity, which JSON lacks, as 'inf'."""
+  """Writes a JSON file atomically, indented.
+
+  Infinity, which JSON lacks, becomes 'inf', as settings have it; what else is not finite null.
+  """
   text = json.dumps(_in_words(value), indent=2, allow_nan=False)
   write_atomically(path, (text + '\n').encode())
 
@@ -71,7 +74,9 @@ def _in_words(value: Any) -> Any:
     return {name: _in_words(v) for name, v in value.items()}
   if isinstance(value, list | tuple):
     return [_in_words(v) for v in value]
-  return 'inf' if isinstance(value, float) and value == math.inf else value
+  if isinstance(value, float) and not math.isfinite(value):
+    return 'inf' if value == math.inf else None
+  return value
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """The checkpoints of runs that go on together, with the metrics that belong to them."""
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import pathlib
 import shutil
@@ -18,8 +20,27 @@ _NAMES = 'runs.json'
 
 def kept_together(folder: pathlib.Path, among: Collection[str]) -> list[list[str]]:
   """The names of runs, of some, that have checkpoints in common below a folder, in their order."""
-  found = [json.loads(path.read_text()) for path in sorted(folder.glob(f'*/{_NAMES}'))]
-  return [names for names in found if set(names) <= set(among)]
+  found = [[name for name in names if name in among] for names in _kept(folder).values()]
+  return [names for names in found if names]
+
+
+def place_of(folder: pathlib.Path, names: Sequence[str]) -> pathlib.Path:
+  """Where below a folder runs that go on together have their checkpoints.
+
+  That is where they have some, in common with others maybe that have ended or cannot go on.
+  """
+  for path, others in _kept(folder).items():
+    if set(names) <= set(others):
+      return path
+  return folder / hashlib.sha256('\n'.join(names).encode()).hexdigest()[:16]
+
+
+def _kept(folder: pathlib.Path) -> dict[pathlib.Path, list[str]]:
+  found = {}
+  for path in sorted(folder.glob(f'*/{_NAMES}')):
+    with contextlib.suppress(FileNotFoundError):  # of another worker, which has ended its runs
+      found[path.parent] = json.loads(path.read_text())
+  return found
 
 
 class Store:
@@ -39,7 +60,8 @@ class Store:
       path: the folder of the checkpoints.
       fingerprint: of what is run; a checkpoint of anything else is not used.
       tables: each run's `metrics.parquet`.
-      names: the runs' names, if somebody has to know which go on together; see `kept_together`.
+      names: the runs' names, if somebody has to know which go on together (see `kept_together`);
+        a checkpoint may have others beside them.
     """
     self.path = path
     self._names = list(names)
@@ -53,6 +75,7 @@ class Store:
     facts = {
       **checkpoint.facts,
       'fingerprint': self._fingerprint,
+      'names': self._names,
       'num_rows': [len(table.rows) for table in tables],
     }
     self.path.mkdir(parents=True, exist_ok=True)
@@ -95,6 +118,9 @@ class Store:
         checkpoint = checkpoints.load(path)
         if checkpoint.facts.get('fingerprint') != self._fingerprint:
           raise checkpoints.CheckpointError('it is of another configuration')
+        names = checkpoint.facts.get('names', self._names)  # older ones do not say
+        if names != self._names:
+          checkpoint = _of_some(checkpoint, names, self._names)
         tables = [MetricTable.read(table) for table in self._tables]
         counts = np.atleast_1d(checkpoint.facts['num_rows'])  # a number in older runs
         if any(len(t.rows) < count for t, count in zip(tables, counts, strict=True)):
@@ -119,3 +145,28 @@ class Store:
   def remove(self) -> None:
     """Removes the checkpoints."""
     shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _of_some(
+  checkpoint: checkpoints.Checkpoint, names: Sequence[str], wanted: Sequence[str]
+) -> checkpoints.Checkpoint:
+  """Of a checkpoint of several runs what belongs to some of them.
+
+  Raises:
+    CheckpointError: it does not have them all, or not to itself.
+  """
+  if not set(wanted) <= set(names):
+    raise checkpoints.CheckpointError('it is of other runs')
+  chosen, arrays = [names.index(name) for name in wanted], {}
+  for path, array in checkpoint.arrays.items():
+    whose, *_ = path.split('/')
+    if whose not in ('server', 'clients'):
+      raise checkpoints.CheckpointError("it has clients' states on disk, of other runs too")
+    # The settings' axis is the server's first one; each setting's clients are side by side.
+    parts = np.split(array, len(names))
+    arrays[path] = np.concatenate([parts[index] for index in chosen])
+  facts = dict(checkpoint.facts)
+  for name in ('num_rows', 'noise_keys'):
+    if name in facts:
+      facts[name] = [facts[name][index] for index in chosen]
+  return dataclasses.replace(checkpoint, arrays=arrays, facts=facts)

@@ -212,9 +212,10 @@ def _words(values: dict[str, Any]) -> str:
   return ', '.join(f'{symbol(name)} {text_of(name, value)}' for name, value in values.items())
 
 
-def _score(score: Mapping[str, float]) -> str:
-  """A mean, with its deviation where there is more than one seed."""
-  return show_mean(score['mean'], score['std'], int(score['seeds']))
+def _score(score: Mapping[str, Any]) -> str:
+  """A mean, with its deviation where there is more than one seed; sweep.json has null for NaN."""
+  mean, std = (math.nan if score[name] is None else score[name] for name in ('mean', 'std'))
+  return show_mean(mean, std, int(score['seeds']))
 
 
 def figure(drawing: Drawing, folder: pathlib.Path) -> str:

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import math
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -243,7 +244,8 @@ def build_process(
     dataset: the data, for example `from_dataframe`'s; loaded from the registry if None.
     model: the model in the place of the configuration's; see `parts.Parts`.
     metrics: further metrics by name: (outputs, labels) -> a value for each example.
-    noise_key: of a private run; by default what the configuration says, most often a fresh one.
+    noise_key: of a private run; by default that of the run which the configuration goes on with,
+      or what it says, most often a fresh one.
 
   Raises:
     ValueError: something does not fit together.
@@ -257,7 +259,7 @@ def build_process(
   built_model = parts.model_of(config, dataset, own)
   privacy_plan = build_plan(config, dataset)
   if noise_key is None:
-    noise_key = noise_keys.acquire(config, None)
+    noise_key = noise_keys.acquire(config, _begun_in(config))
   somebody = dataset.train.load(np.zeros([1], np.int32))
   hyperparameters, options = method_settings(config)
   options.update(setup_of(config, dataset, noise_key).options(privacy_plan))
@@ -278,6 +280,13 @@ def build_process(
     config=config, dataset=dataset, plan=privacy_plan, model=built_model, method=method,
     noise_key=noise_key, train_parts=train_parts,
   )  # fmt: skip
+
+
+def _begun_in(config: ExperimentConfig) -> pathlib.Path | None:
+  """The folder with the noise key of the run that goes on, if there is one."""
+  folder = pathlib.Path(config.output_dir)
+  is_there = all((folder / name).exists() for name in ('config.json', noise_keys.NAME))
+  return folder if config.resume and config.output_dir and is_there else None
 
 
 def prepared(

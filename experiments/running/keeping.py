@@ -40,6 +40,7 @@ class Keeper:
     seconds_between_checkpoints: float = 0.0,
     keeps_end: bool = True,
     seconds_between_writes: float = math.inf,
+    reserved: Sequence[Spending] | None = None,
   ):
     """Writes nothing yet.
 
@@ -53,10 +54,15 @@ class Keeper:
       keeps_end: whether there is a checkpoint after the last round, whatever `checkpoint_every`
         says.
       seconds_between_writes: of the metrics, between checkpoints.
+      reserved: each run's lines in the ledger, where they have been reserved already, after
+        `record`.
     """
     self._runs = runs
     self._guarantors = guarantors(runs)
-    self.spendings = [Spending(run, folder) for run, folder in itertools.zip_longest(runs, folders)]
+    self._is_reserved = reserved is not None
+    if reserved is None:
+      reserved = [Spending(run, folder) for run, folder in itertools.zip_longest(runs, folders)]
+    self.spendings = reserved
     self._folders = folders
     self._store = store
     self._with_events = with_events
@@ -80,10 +86,8 @@ class Keeper:
       ValueError: see `RunFolder.record_environment`; or what is there is damaged.
     """
     for run, folder in zip(self._runs, self._folders, strict=False):
-      checksums = run.dataset.checksums
-      folder.record_environment(checksums, {'runtime': machine}, contents=run.contents)
-      if run.fitted_correlation is not None:
-        noise_correlations.write(folder.path, run.fitted_correlation)
+      if not self._is_reserved:  # a second time it would not see by which code a run was begun
+        record(run, folder, machine)
       privacy = folder.read_json('privacy.json') or {}
       self._rounds_run = max(self._rounds_run, privacy.get('rounds', 0))
     found = None
@@ -181,13 +185,14 @@ class Keeper:
       folder.write_json('privacy.json', guarantor.privacy_so_far(self._rounds_run))
 
   def reserve(self) -> None:
-    """Asks the ledger for all that the runs may spend.
+    """Asks the ledger for all that the runs may spend, unless that has been done.
 
     Raises:
       BudgetError: one of them would pass its budget.
     """
-    for own in self.spendings:
-      own.reserve()
+    if not self._is_reserved:
+      for own in self.spendings:
+        own.reserve()
 
   def end(self, rounds_done: int) -> None:
     """Records that no other round will be run for now.
@@ -206,10 +211,18 @@ class Keeper:
   def close(self) -> None:
     """Ends the events. Runs of which no round was run have spent nothing."""
     if not self.begun:
-      for own in self.spendings:
+      for own in reversed(self.spendings):  # the ledger gives back what was written last
         own.withdraw()
     for writer in self._events:
       writer.close()
+
+
+def record(run: Experiment, folder: RunFolder, machine: str) -> None:
+  """Records in a run's folder what is run where; arguments and errors as of `Keeper.open`."""
+  checksums = run.dataset.checksums
+  folder.record_environment(checksums, {'runtime': machine}, contents=run.contents)
+  if run.fitted_correlation is not None:
+    noise_correlations.write(folder.path, run.fitted_correlation)
 
 
 def _warn(message: str) -> None:

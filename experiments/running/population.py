@@ -120,7 +120,11 @@ class Population:
     self.again(rounds_done)
 
   def _of(self, kept: checkpoints.Checkpoint, clients: Any) -> Any:
-    """The clients' states of a checkpoint, placed, in the form of the initial ones."""
+    """The clients' states of a checkpoint, placed, in the form of the initial ones.
+
+    What rounds made of them is not judged: models that have diverged go on, as they do without a
+    stop.
+    """
     records = checkpoints.client_records(kept)
     asked, paths = self._config.client_states, checkpoints.flatten(clients)
     changing = any(checkpoints.CONSTANT.isdisjoint(path.split('/')) for path in paths)
@@ -132,7 +136,8 @@ class Population:
     if kept.shards is not None:
       return self.machine.fill_states(clients, kept.shards.restored)
     if not records:
-      return self.machine.place_states(checkpoints.restore(clients, kept.arrays, 'clients'))
+      restored = checkpoints.restore(clients, kept.arrays, 'clients')
+      return self.machine.place_states(restored, allow_nan=True)
     unchanging = {name: part for name, part in clients.items() if name in checkpoints.UNCHANGING}
     fixed = checkpoints.restore(unchanging, kept.arrays, 'clients')
     return self.machine.place_states({**clients, **fixed}, snapshot=records)

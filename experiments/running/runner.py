@@ -24,9 +24,13 @@ from experiments.running.population import Population
 from experiments.running.progress import Doing
 from processes.method import without_noise_key
 from runtime.hosts.cluster import import_ray
+from runtime.noise_key import NoiseKey
 
 _COMPILING = 'Compiling the rounds and the evaluations (once)'
 _SECONDS_BETWEEN_WRITES = 20.0  # of metrics.parquet, between checkpoints
+
+# The contents of privacy.json and of summary.json -> what is written of them.
+Complete = Callable[[dict[str, Any], dict[str, Any]], tuple[dict[str, Any], dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,7 @@ def run(
   callbacks: Sequence[Callback] = (),
   stop_when_diverged: bool = True,
   cluster: str = '',
+  complete: Complete = lambda privacy, summary: (privacy, summary),
 ) -> RunResult:
   """Runs an experiment, or continues it.
 
@@ -73,6 +78,7 @@ def run(
     stop_when_diverged: whether to end where a loss is not finite; in a private run, where the
       models are not.
     cluster: the Ray cluster that `cohort_workers` are on; by default one of this machine.
+    complete: says of the results what the run alone does not know, such as of which sweep it is.
 
   Raises:
     Diverged: it ended so; a `ValueError` with what to try.
@@ -107,6 +113,7 @@ def run(
         experiment = build_process(config, dataset, noise_key=noise_key)
       experiment = dataclasses.replace(experiment, train_parts=train_parts)
     else:
+      _check_built_with(experiment, noise_key)
       experiment = dataclasses.replace(experiment, noise_key=noise_key)
     if show_progress and experiment.warning:
       progress_lib.say(experiment.warning)
@@ -125,7 +132,7 @@ def run(
         callbacks=[callbacks],
         stop_when_diverged=stop_when_diverged,
       )
-    result = _finish(loop, population, folder)
+    result = _finish(loop, population, folder, complete)
     for callback in callbacks:
       callback.at_end(result)
     return result
@@ -212,6 +219,17 @@ def _how_to_continue(folder: results.RunFolder | None, *, given: bool):
     ) from error
 
 
+def _check_built_with(experiment: Experiment, noise_key: NoiseKey | None) -> None:
+  """Refuses a method that was drawn from another noise key than that of the run."""
+  config, other = experiment.config, experiment.noise_key_fingerprint
+  if config.declaration.keyed_setup and noise_key is not None and other != noise_key.fingerprint:
+    raise ValueError(
+      f'--method={config.method} draws its setup from the noise key, and this experiment was built '
+      f'with another than that of the run in --output_dir={config.output_dir}; build it again, '
+      'with resume=True.'
+    )
+
+
 def _building(config: ExperimentConfig) -> str:
   return f'Building {config.method}' + (' and its noise' if config.privacy != 'none' else '')
 
@@ -243,11 +261,14 @@ def _shown(loop: Loop, display: contextlib.ExitStack, compiling: Doing) -> Calla
   return show
 
 
-def _finish(loop: Loop, population: Population, folder: results.RunFolder | None) -> RunResult:
+def _finish(
+  loop: Loop, population: Population, folder: results.RunFolder | None, complete: Complete
+) -> RunResult:
   """Writes the results of the finished run."""
   (experiment,), (table,) = loop.runs, loop.tables
   privacy = loop.privacy_report(0)
-  summary = summary_of(loop, 0, privacy)
+  # Before anything is written: with summary.json the run is finished, and stays as it is.
+  privacy, summary = complete(privacy, summary_of(loop, 0, privacy))
   metric = experiment.main_metric
   loop.save()
   if folder is not None:

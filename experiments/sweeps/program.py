@@ -4,27 +4,28 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import hashlib
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import runtime
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import noise_keys, results, store
-from experiments.running import interruption, runner
+from experiments.folder.metrics import MetricTable
+from experiments.running import interruption, keeping, runner
 from experiments.running.build import Experiment
-from experiments.running.keeping import Keeper
 from experiments.running.loop import Loop, summary_of
 from experiments.running.parts import Parts
 from experiments.running.population import Population
+from experiments.running.spending import Spending
 from experiments.sweeps import record, sharing
 from privacy.plan import NoPrivacy, PrivacyPlan
 from privacy.rounding import rounded_up
 
 _NO_PARTS = Parts()
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
+_CANNOT = 'Warning: cannot be run: '
 
 # (how many of the program's runs have ended, rounds done, of how many, of how many runs at once)
 Report = Callable[[int, int, int, int], None]
@@ -43,6 +44,15 @@ class Sweep:
 
   settings: int
   runs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+  """Runs side by side: by name, with each one's folder and lines in the ledger."""
+
+  runs: dict[str, Experiment] = dataclasses.field(default_factory=dict)
+  folders: list[results.RunFolder] = dataclasses.field(default_factory=list)
+  reserved: list[Spending] = dataclasses.field(default_factory=list)
 
 
 def run_all(
@@ -90,7 +100,7 @@ def run_all(
 
   experiments = sharing.build_all(configs, parts, refuse_one)
   for message in record.in_words(refused):
-    warn(f'Warning: cannot be run: {message}')
+    warn(f'{_CANNOT}{message}')
   if not experiments:
     return
   for message in dict.fromkeys(e.warning for e in experiments.values() if e.warning):
@@ -116,7 +126,10 @@ def run_all(
       if left:
         ended = len(configs) - len(_unfinished(experiments))
         tell = functools.partial(report, ended)
-        _run_together(machine, left, sweep, checkpoint_folder, caught, tell, parts)
+        with contextlib.ExitStack() as stack:
+          batch = _opened(stack, machine, left, refuse, warn)
+          if batch.runs:
+            _run_together(machine, batch, sweep, checkpoint_folder, caught, tell, parts)
         gc.collect()  # The next one's states need the room of this one's.
 
 
@@ -132,22 +145,57 @@ def _run_alone(
   # A budget that allows no round is refused before there is a folder.
   report(0, experiment.last_round, 1)
   folder = _open_folder(config)
+
+  def complete(privacy, summary):
+    told = with_sweep(privacy, sweep, experiment.plan, privacy['rounds'])
+    return told, {**summary, 'name': name}
+
   try:
-    result = runner.run(
+    runner.run(
       experiment, folder=folder, show_progress=False, stop_when_diverged=False,
-      callbacks=parts.callbacks(config),
+      callbacks=parts.callbacks(config), complete=complete,
     )  # fmt: skip
-    rounds = result.privacy['rounds']
-    folder.write_json('privacy.json', with_sweep(result.privacy, sweep, experiment.plan, rounds))
-    folder.write_json('summary.json', {**result.summary, 'name': name})
   finally:
     folder.close()
   report(config.rounds, config.rounds, 1)
 
 
-def _run_together(
+def _opened(
+  stack: contextlib.ExitStack,
   machine: runtime.Runtime,
   experiments: Mapping[str, Experiment],
+  refuse: sharing.Refuse,
+  warn: Callable[[str], None],
+) -> _Batch:
+  """Opens the folders of runs, until the stack ends, and asks the ledger for each by itself."""
+  batch = _Batch()
+  refused: dict[str, str] = {}
+  for name, experiment in experiments.items():
+    folder = _open_folder(experiment.config)
+    stack.callback(folder.close)
+    # Into a new folder, or from that of a run which goes on.
+    key = noise_keys.acquire(experiment.config, folder.path, given=experiment.noise_key)
+    run = dataclasses.replace(experiment, noise_key=key)
+    keeping.record(run, folder, machine.description)  # by it the ledger knows a run that goes on
+    spending = Spending(run, folder)
+    try:
+      spending.reserve()
+    except ValueError as error:
+      folder.close()  # nothing of a new run stays in it
+      refused[name] = str(error)
+      refuse(name, error)
+    else:
+      batch.runs[name] = run
+      batch.folders.append(folder)
+      batch.reserved.append(spending)
+  for message in record.in_words(refused):
+    warn(f'{_CANNOT}{message}')
+  return batch
+
+
+def _run_together(
+  machine: runtime.Runtime,
+  batch: _Batch,
   sweep: Sweep,
   checkpoint_folder: pathlib.Path,
   caught: interruption.Interruption,
@@ -155,64 +203,62 @@ def _run_together(
   parts: Parts,
 ) -> None:
   """Runs of one process, from their first round to their results."""
-  report(0, next(iter(experiments.values())).config.rounds, len(experiments))
-  runs: list[Experiment] = []
-  folders: list[results.RunFolder] = []
-  try:
-    for experiment in experiments.values():
-      folders.append(_open_folder(experiment.config))
-      # Into a new folder, or from that of a run which goes on.
-      key = noise_keys.acquire(experiment.config, folders[-1].path, given=experiment.noise_key)
-      runs.append(dataclasses.replace(experiment, noise_key=key))
-    fingerprint = _digest(experiments)
-    kept = store.Store(
-      checkpoint_folder / fingerprint,
-      fingerprint=fingerprint,
-      tables=[folder.path / 'metrics.parquet' for folder in folders],
-      names=list(experiments),
-    )
-    stateful = runner.with_client_states(machine, runs[0].config, kept)
-    keeper = Keeper(
-      runs, folders, kept,
-      seconds_between_checkpoints=_SECONDS_BETWEEN_CHECKPOINTS, keeps_end=False,
-    )  # fmt: skip
-    with (
-      contextlib.closing(keeper),
-      contextlib.closing(Population(runs, stateful, stacked=True)) as population,
-    ):
-      loop = Loop(population, keeper, caught)
-      loop.start()
-      callbacks = [parts.callbacks(run.config) for run in runs]
-      loop.advance(
-        lambda loop: report(loop.rounds_done, runs[0].config.rounds, len(runs)),
-        callbacks=callbacks,
-      )
-      for index, (name, folder) in enumerate(zip(experiments, folders, strict=True)):
-        privacy, summary = _finish(loop, index, name, folder, sweep)
-        if callbacks[index]:
-          result = runner.result_of(loop, population, index, summary, privacy)
-          for callback in callbacks[index]:
-            callback.at_end(result)
-    kept.remove()
-  finally:
-    for folder in folders:
-      folder.close()
+  runs = list(batch.runs.values())
+  rounds = runs[0].config.rounds
+  report(0, rounds, len(runs))
+  place = store.place_of(checkpoint_folder, list(batch.runs))
+  kept = store.Store(
+    place,
+    fingerprint=place.name,
+    tables=[folder.path / 'metrics.parquet' for folder in batch.folders],
+    names=list(batch.runs),
+  )
+  stateful = runner.with_client_states(machine, runs[0].config, kept)
+  keeper = keeping.Keeper(
+    runs, batch.folders, kept, reserved=batch.reserved,
+    seconds_between_checkpoints=_SECONDS_BETWEEN_CHECKPOINTS, keeps_end=False,
+  )  # fmt: skip
+  with (
+    contextlib.closing(keeper),
+    contextlib.closing(Population(runs, stateful, stacked=True)) as population,
+  ):
+    loop = Loop(population, keeper, caught)
+    loop.start()
+    callbacks = [parts.callbacks(run.config) for run in runs]
+    loop.advance(lambda loop: report(loop.rounds_done, rounds, len(runs)), callbacks=callbacks)
+    # Accounting may take long, and the files are written as one: a kill in between costs those
+    # that are not yet finished the rounds since the last checkpoint, as any kill does.
+    found = [_results(loop, index, name, sweep) for index, name in enumerate(batch.runs)]
+    for table, folder, contents in zip(loop.tables, batch.folders, found, strict=True):
+      _write(folder, table, *contents)
+    for index, contents in enumerate(found):
+      if callbacks[index]:
+        privacy, summary = contents
+        result = runner.result_of(loop, population, index, summary, privacy)
+        for callback in callbacks[index]:
+          callback.at_end(result)
+  kept.remove()
 
 
-def _finish(
-  loop: Loop, index: int, name: str, folder: results.RunFolder, sweep: Sweep
+def _results(
+  loop: Loop, index: int, name: str, sweep: Sweep
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-  """Writes the results of one of the finished runs; returns its privacy and its summary."""
+  """The privacy and the summary of one of the finished runs."""
   plan = loop.runs[index].plan
   privacy = with_sweep(loop.privacy_report(index), sweep, plan, loop.rounds_done)
-  folder.write_json('privacy.json', privacy)
-  loop.tables[index].write(folder.path / 'metrics.parquet')
-  # Last, because it says that the run is finished.
   summary = {**summary_of(loop, index, privacy), 'name': name, 'runs_at_once': len(loop.runs)}
+  return privacy, summary
+
+
+def _write(
+  folder: results.RunFolder, table: MetricTable, privacy: dict[str, Any], summary: dict[str, Any]
+) -> None:
+  folder.write_json('privacy.json', privacy)
+  table.write(folder.path / 'metrics.parquet')
+  # Last, because it says that the run is finished.
   folder.write_json('summary.json', summary)
   folder.rest()
   noise_keys.forget(folder.path)
-  return privacy, summary
 
 
 def with_sweep(
@@ -250,7 +296,3 @@ def with_sweep(
 def _open_folder(config: ExperimentConfig) -> results.RunFolder:
   again = (pathlib.Path(config.output_dir) / 'config.json').exists()
   return results.RunFolder(dataclasses.replace(config, resume=True) if again else config)
-
-
-def _digest(names: Iterable[str]) -> str:
-  return hashlib.sha256('\n'.join(names).encode()).hexdigest()[:16]

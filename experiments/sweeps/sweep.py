@@ -344,7 +344,7 @@ def _in_words_diverged(table) -> list[str]:
   more = f', and {len(lost) - _MOST_NAMES} more' if len(lost) > _MOST_NAMES else ''
   count = f'{len(lost)} of {table["run"].nunique()} runs'
   names = '; '.join(lost[:_MOST_NAMES]) + more
-  return [f'Diverged, to a metric that is no finite number, and not chosen: {count} ({names}).']
+  return [f'Diverged, to a metric that is no finite number: {count} ({names}).']
 
 
 def _closing_words(table, selection: list[dict[str, Any]], select_on: str) -> str:

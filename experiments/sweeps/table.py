@@ -224,8 +224,8 @@ def select(frame: pd.DataFrame, *, on: str) -> list[dict[str, Any]]:
 
   Returns:
     One dictionary each: `for` (data, method and budget), `setting` (what was chosen),
-    `selected_on`, `candidates`, and by split the mean and deviation over the seeds.
-    Empty if the runs have no such data.
+    `selected_on`, `candidates`, and by split the mean and deviation over the seeds; on test data
+    these are NaN where a run has diverged there alone. Empty if the runs have no such data.
   """
   if on == 'nothing':
     return []

@@ -170,7 +170,9 @@ class Member:
   def place_states(self, handle: int, fill: Any, first: int) -> None:
     """Places the rows that came as its clients' states, or what `fill(first, rows)` gives."""
     tree = self._arrived(handle)
-    self._placed[handle] = self._machine.place_states(tree if fill is None else fill(first, tree))
+    # Of what came the driver has judged the values, as of data.
+    filled = tree if fill is None else fill(first, tree)
+    self._placed[handle] = self._machine.place_states(filled, allow_nan=True)
 
   def store_states(self, handle: int, first: int, storing: states_lib.Storing) -> Any:
     """Takes the rows that came as its clients' initial states, and keeps those on disk.

@@ -58,7 +58,7 @@ class FakeRuntime:
   def place(self, tree, *, work):
     return tree
 
-  def place_states(self, tree):
+  def place_states(self, tree, *, allow_nan=False):
     return FakeStates(tree)
 
   def to_numpy(self, tree):
@@ -124,9 +124,9 @@ class LosingRuntime(FakeRuntime):
     self.lose('evaluate')
     return super().evaluate(*arguments, **keywords)
 
-  def place_states(self, tree):
+  def place_states(self, tree, **options):
     self.lose('place')
-    states = super().place_states(tree)
+    states = super().place_states(tree, **options)
     snapshot = states.snapshot
     states.snapshot = lambda: self.lose('snapshot') or snapshot()
     return states

@@ -26,7 +26,7 @@ class Stop(Callback):
 
 def run(folder, *, callbacks=(), **settings):
   config = ExperimentConfig(**{**SETTINGS, **settings}, output_dir=str(folder))
-  return runner.run(config, show_progress=False, callbacks=callbacks)
+  return runner.run(config, show_progress=False, callbacks=callbacks, stop_when_diverged=False)
 
 
 def table(folder):
@@ -50,6 +50,17 @@ def test_on_disk_a_run_is_what_it_is_in_memory(tmp_path, method):
   assert isinstance(states, stored_states.StoredStates)
   rows = np.array([11, 0, 5])
   _assert_equal(states.to_numpy(rows), _rows(expected.client_states, rows))
+
+
+@pytest.mark.slow
+def test_states_that_are_no_numbers_go_on(tmp_path):
+  """As the personal models of a private run do, or a sweep's setting that diverges."""
+  diverging = dict(method='ditto', client_learning_rate=1e30)
+  with pytest.raises(KeyError):
+    run(tmp_path / 'run', **diverging, callbacks=[Stop()])
+  found = run(tmp_path / 'run', **diverging, resume=True)
+  assert found.summary['rounds'] == 6
+  assert not np.isfinite(found.client_states['model']['weights']).all()
 
 
 @pytest.mark.slow

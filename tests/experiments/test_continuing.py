@@ -15,7 +15,7 @@ from experiments import cli
 from experiments.config import continuing, launcher
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import noise_keys, results
-from experiments.running import build, interruption, runner
+from experiments.running import build, interruption, parts, runner
 from experiments.sweeps import grid, record, sweep
 from privacy import ledger
 from tests.experiments import fakes
@@ -65,6 +65,32 @@ def stop_after(monkeypatch, rounds):
     return original(self, *arguments, **keywords)
 
   monkeypatch.setattr(fakes.FakeRuntime, 'round', round_)
+
+
+@pytest.mark.slow
+def test_a_setup_that_is_drawn_from_the_key_goes_on_with_it(tmp_path):
+  """By the same call with resume=True; an experiment of another key trains other candidates."""
+  config = ExperimentConfig(
+    method='tuned_mr_mtl', dataset='exam', privacy='example', noise_multiplier=1.0, delta=1e-3,
+    accountant='renyi', validation_fraction=0.2, tuning_lambdas='0,10', tuning_gamma=0.4,
+    rounds=3, eval_every=0, checkpoint_every=1, runtime='native', output_dir=str(tmp_path / 'run'),
+  )  # fmt: skip
+
+  class Stop(parts.Callback):
+    def after_round(self, round_, metrics):
+      if round_ == 2:
+        raise KeyError('killed')
+
+  first = build.build_process(config)
+  with pytest.raises(KeyError):
+    runner.run(first, show_progress=False, callbacks=[Stop()])
+  config = dataclasses.replace(config, resume=True)
+  other = dataclasses.replace(first, config=config, noise_key=noise_keys.NoiseKey.fresh())
+  with pytest.raises(ValueError, match=r'draws its setup from the noise key, .* with resume=True'):
+    runner.run(other, show_progress=False)
+  again = build.build_process(config)
+  assert again.noise_key_fingerprint == first.noise_key_fingerprint
+  assert runner.run(again, show_progress=False).summary['rounds'] == 3
 
 
 @pytest.mark.slow

@@ -50,6 +50,19 @@ def test_any_number_of_workers_reads_what_any_other_wrote(size, later, tmp_path)
     tf.nest.map_structure(np.testing.assert_array_equal, dict(placed.to_numpy()), states)
 
 
+@pytest.mark.parametrize('later', [2, None])
+def test_states_that_are_no_numbers_are_read_too(later, tmp_path):
+  states = some_states()
+  states['personal'][3] = np.nan
+  with hosts(2) as machine:
+    with pytest.raises(ValueError, match='client 3 has NaN'):
+      machine.place_states(states)  # those that nobody has asked for
+    _, checkpoint = kept(machine, machine.place_states(states, allow_nan=True), tmp_path)
+  with hosts(later) if later else runtime.create('xla') as machine:
+    placed = machine.fill_states(example.client_states(), checkpoint.shards.restored)
+    tf.nest.map_structure(np.testing.assert_array_equal, dict(placed.to_numpy()), states)
+
+
 def test_a_secret_is_in_no_shard_and_stays_that_of_the_silo(tmp_path):
   secret = np.arange(example.CLIENTS * 2, dtype=np.int32).reshape(-1, 2) + 10**9
   with hosts(2) as machine:

@@ -18,6 +18,7 @@ from experiments import cli
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import checkpoints, files, noise_correlations, provenance
 from experiments.folder.metrics import MetricTable
+from experiments.reports import sections
 from experiments.sweeps import grid as sweep_grid
 from experiments.sweeps import record, sweep
 from experiments.sweeps import table as sweep_table
@@ -252,6 +253,19 @@ def test_a_setting_of_which_a_run_has_diverged_is_not_chosen(value):
   assert sweep_table.diverged(frame) == ['1.0-1']
   said = sweep._closing_words(frame, [best], 'validation')
   assert 'Diverged' in said and '1 of 4 runs (1.0-1).' in said
+
+
+def test_a_chosen_setting_may_have_diverged_on_test_data(tmp_path):
+  """The file has null for what is no number, and whoever reads it says so."""
+  frame = table({(0.1, 0): (5.0, 5.0), (1.0, 0): (1.0, np.nan)})
+  selection = sweep_table.select(frame, on='validation')
+  said = sweep._closing_words(frame, selection, 'validation')
+  assert 'mtl_lambda=1.0 (of 2); test mse nan' in said and '1 of 2 runs (1.0-0).' in said
+  assert 'not chosen' not in said
+  record.write(tmp_path, small_grid(), selection)
+  [best] = json.loads((tmp_path / 'sweep.json').read_text())['selection']
+  assert best['test'] == {'mean': None, 'std': None} and best['validation']['mean'] == 1.0
+  assert '>nan</td>' in sections.selection(tmp_path)
 
 
 def test_rounds_that_are_swept_are_a_setting():
