@@ -24,7 +24,6 @@ from settings import Group, Setting, did_you_mean, show
 _ALTERNATIVES = (
   ('noise_multiplier', 'target_epsilon', 'silo_epsilons'),
   ('clients_per_round', 'cohort_sampling_rate'),
-  ('selection_epsilon', 'selection_epsilon_share'),
 )
 _PARSERS = {int: flags.IntegerParser, float: flags.FloatParser, str: flags.ArgumentParser}
 
