@@ -292,6 +292,7 @@ def _sha256(*arrays: np.ndarray) -> str:
 
 
 def sha256_of_table(df: 'pd.DataFrame') -> str:
+  """SHA-256 of a table's columns, by name, and of their values in the order of the rows."""
   import pandas as pd
 
   digest = hashlib.sha256()
