@@ -207,8 +207,9 @@ class Loop:
     Args:
       index: which run.
     """
-    together = self._keeper.spendings[index].record(self.rounds_done, ended=True)
-    return spending.with_ledger(self.guarantors[index].privacy_report(self.rounds_done), together)
+    own, report = self._keeper.spendings[index], self.guarantors[index].privacy_report
+    own.record(self.rounds_done, ended=True)
+    return spending.with_ledger(report(self.rounds_done), own.together(self.rounds_done))
 
   def _is_evaluation_due(self) -> bool:
     every = self._config.eval_every

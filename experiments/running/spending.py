@@ -51,13 +51,17 @@ class Spending:
     if self._book is not None and self._reserved:
       self._book.withdraw(self._claim(self._experiment.last_round))
 
-  def record(self, rounds: int, *, ended: bool = False) -> ledger.Composition | None:
-    """Before anything is written of rounds that were run; `ended` if no other follows.
+  def record(self, rounds: int, *, ended: bool = False) -> None:
+    """Before anything is written of rounds that were run; `ended` if no other follows."""
+    if self._book is not None:
+      self._book.record(self._claim(rounds), ended=ended)
 
-    Returns:
-      What all runs on the data have spent together; None without a ledger.
+  def together(self, rounds: int) -> ledger.Composition | None:
+    """What all runs on the data spend together, this one in so many rounds; None without a ledger.
+
+    It may take long, with many silos and runs.
     """
-    return None if self._book is None else self._book.record(self._claim(rounds), ended=ended)
+    return None if self._book is None else self._book.composition(self._claim(rounds))
 
   def _claim(self, rounds: int) -> ledger.Claim:
     experiment = self._experiment

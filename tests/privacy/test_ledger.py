@@ -224,6 +224,31 @@ def test_the_order_of_runs_does_not_decide_what_the_budget_allows(tmp_path):
   assert math.isfinite(found.largest_epsilon) and found.largest_epsilon >= found.epsilon
 
 
+def test_many_silos_are_composed_one_by_one_only_where_it_matters(tmp_path, monkeypatch):
+  """Not to write down what was spent, nor for other cuts of which no silo is worse off."""
+  composed, compose = [], ledger.compose
+  monkeypatch.setattr(ledger, 'compose', lambda claims: composed.append(claims) or compose(claims))
+  book, noise = Ledger(tmp_path / 'ledger'), {'x': 1.0, 'y': 2.0}
+  for seed in 'abc':
+    book.reserve(silos(seed, noise, partition=seed))
+  assert [len(claims[0].events) for claims in composed] == [2, 2, 1, 2, 1, 1]
+  composed.clear()
+  book.record(silos('c', noise, partition='c'), ended=True)
+  assert not composed
+  worse = book.composition(silos('d', {'x': 4.0}, partition='d'))
+  assert worse.largest_epsilon == worse.epsilon
+  assert [len(claims[0].events) for claims in composed] == [1, 1, 1, 1]
+
+
+def test_runs_on_other_data_are_none_of_each_other(tmp_path):
+  """A run on the data of two others, whose clients have nothing in common, is beside both."""
+  book = Ledger(tmp_path / 'ledger')
+  book.reserve(claim('a', data=('one',), partition='one', replaced=GAUSSIAN(1.0)))
+  book.reserve(claim('b', data=('two',), partition='two', replaced=GAUSSIAN(1.0)))
+  found = book.reserve(silos('c', {'x': 1.0}, data=('one', 'two')))
+  assert math.isfinite(found.epsilon) and found.largest_epsilon == math.inf
+
+
 def test_an_example_beside_runs_whose_replacement_is_not_known():
   """As of lines of earlier versions, and of clients who opted out."""
   example = silos('b', {'x': 1.0})
