@@ -145,6 +145,7 @@ ANY = dict(
   from_n=lambda x, y, n: x[n:],
   from_the_end=lambda x, y, n: [x[: n - ROWS], x[-n:], x[-n - 1 : -1]],
   around_n=lambda x, y, n: [x[n - 1 : n + 1], x[n : n + 1], x[n : 2 * n], x[n - 2 : n]],
+  before_n=lambda x, y, n: [x[n : n - 1], x[n - 4 : n - 6][::-1]],
   by_two=lambda x, y, n: [x[:n:2], x[n::-1], x[n:1:-2]],
   columns=lambda x, y, n: [x[:, : n // 2], x[:, n // 4 :]],
   columns_of_rows=lambda x, y, n: x[:n, : n // 2] * 2.0,

@@ -74,11 +74,14 @@ def _numbers_in(vector: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _room(start: tf.Tensor, stop: tf.Tensor, size: int) -> int:
-  """The most that there is between two numbers; c between n and n + c, whatever n is."""
+  """The most that there is between two numbers; c between n and n + c, whatever n is.
+
+  Not where c is negative: `x[0:-1]` has all but the last.
+  """
   begin, distance = _terms(start), _terms(stop)
   distance.subtract(begin)
   known = distance.pop(None, 0)
-  return size if any(distance.values()) else int(np.clip(known, 1, size))
+  return size if any(distance.values()) or known < 0 else int(np.clip(known, 1, size))
 
 
 def _terms(number: tf.Tensor) -> collections.Counter:
