@@ -16,6 +16,7 @@ TensorFlow.
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import pathlib
@@ -65,6 +66,8 @@ class RunFolder:
       `record_environment` on.
     was_killed: whether rounds of it may be lost that have been run; known likewise.
     begun_with: digest of the code with which its rounds were begun; known likewise.
+    begun_contents: digest of the contents with which they were begun, which a process may know more
+      or less of when they go on; known likewise.
     noise_key_fingerprint: of the noise key with which its rounds were begun, None where there is
       none; known likewise.
   """
@@ -80,7 +83,7 @@ class RunFolder:
     self.config = config
     self.begun_by_other_code = self.was_killed = False
     self.noise_key_fingerprint: str | None = None
-    self.fingerprint, self.begun_with = config.fingerprint, ''
+    self.fingerprint, self.begun_with, self.begun_contents = config.fingerprint, '', ''
     self.begun = False
     self._is_new = False  # its files are ours alone
     self.path = pathlib.Path(config.output_dir)
@@ -184,6 +187,8 @@ class RunFolder:
         'version, or choose another folder.'
       )
     contents = dict(contents or {})
+    earlier_contents = record.get('contents', contents) if self.begun else contents
+    self.begun_contents = record.get('begun_contents') or digest(earlier_contents)
     _check_record(f'--output_dir={self.path}', record, checksums, contents)
     files.write_json(
       self.path / 'config.json',
@@ -195,6 +200,7 @@ class RunFolder:
         'data_checksums': dict(checksums),
         **code,
         'begun_with': self.begun_with,
+        'begun_contents': self.begun_contents,
         'platform': platform.platform(),
         **facts,
         **self._of_rounds(),
@@ -252,6 +258,11 @@ class RunFolder:
     if discard and self._made:
       with contextlib.suppress(OSError):  # something else is in it
         self.path.rmdir()
+
+
+def digest(contents: Mapping[str, str]) -> str:
+  """A short hash of a run's contents."""
+  return hashlib.sha256(json.dumps(dict(contents), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _check_record(

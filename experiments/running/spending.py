@@ -13,8 +13,7 @@ import numpy as np
 import datasets
 import datasets.registry
 from experiments.config.experiment import ExperimentConfig
-from experiments.folder import files, provenance
-from experiments.folder.results import RunFolder
+from experiments.folder import files, provenance, results
 from experiments.running import loading, plans, wording
 from experiments.running.build import Experiment
 from privacy import ledger
@@ -25,7 +24,7 @@ from privacy.plan import ClientLevelPrivacy, ExampleLevelPrivacy, PrivacyPlan
 class Spending:
   """One run's lines in the ledger; without `--ledger` nothing happens."""
 
-  def __init__(self, experiment: Experiment, folder: RunFolder | None):
+  def __init__(self, experiment: Experiment, folder: results.RunFolder | None):
     config = experiment.config
     self._experiment = experiment
     self._run_folder = folder
@@ -77,12 +76,12 @@ class Spending:
   @functools.cached_property
   def _settings(self) -> str:
     """What tells runs apart: two with the same noise must be the same in all of it."""
-    contents = json.dumps(self._experiment.contents, sort_keys=True)
-    # The folder's are those with which the run was begun, maybe by an earlier version.
-    folder, config = self._run_folder, self._experiment.config
-    fingerprint = config.fingerprint if folder is None else folder.fingerprint
-    code = provenance.digest() if folder is None else folder.begun_with
-    return f'{fingerprint}+{hashlib.sha256(contents.encode()).hexdigest()[:16]}+{code}'
+    folder = self._run_folder
+    if folder is None:
+      contents = results.digest(self._experiment.contents)
+      return f'{self._experiment.config.fingerprint}+{contents}+{provenance.digest()}'
+    # With which the run was begun, maybe by an earlier version.
+    return f'{folder.fingerprint}+{folder.begun_contents}+{folder.begun_with}'
 
 
 def claim_of(

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import datasets
+from experiments.config import user_files
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files, provenance
 from experiments.running import build, interruption, loading, loop, plans, runner, spending
@@ -154,6 +155,38 @@ def test_a_key_is_not_for_two_versions_of_the_code(tmp_path, monkeypatch):
   assert lines(tmp_path / 'ledger')[-1]['settings'] == lines(tmp_path / 'ledger')[0]['settings']
   with pytest.raises(ValueError, match='another run with this noise key'):
     run(tmp_path / 'b', **own)
+
+
+@pytest.mark.parametrize('begun_before', [False, True])
+def test_a_run_goes_on_where_other_modules_are_known(tmp_path, monkeypatch, begun_before):
+  """A process has loaded those of other runs' files, too; earlier versions knew fewer."""
+  own, other = {'mine': 'mine.py@1'}, {'theirs': 'theirs.py@2'}
+  first, later = ({}, own) if begun_before else ({**own, **other}, own)
+  book = tmp_path / 'ledger'
+  stop_after(6, monkeypatch)
+  monkeypatch.setattr(user_files, 'imported', lambda config: dict(first))
+  with pytest.raises(interruption.Interrupted):
+    run(tmp_path / 'a', ledger=str(book))
+  if begun_before:
+    _of_an_earlier_version(tmp_path / 'a' / 'config.json', book)
+  for _ in range(2):
+    monkeypatch.setattr(user_files, 'imported', lambda config: dict(later))
+    assert run(tmp_path / 'a', ledger=str(book), resume=True).summary['rounds'] == 12
+  assert len({line['run'] for line in lines(book)}) == 1
+  monkeypatch.setattr(user_files, 'imported', lambda config: {'mine': 'mine.py@edited'})
+  if not begun_before:
+    with pytest.raises(ValueError, match=r'a run with another mine\.py'):
+      run(tmp_path / 'a', ledger=str(book), resume=True)
+
+
+def _of_an_earlier_version(config, book):
+  """Takes from a run's files what an earlier version did not write."""
+  record = json.loads(config.read_text())
+  config.write_text(json.dumps({n: v for n, v in record.items() if not n.startswith('begun_')}))
+  earlier = lines(book)
+  for line in earlier:
+    line['settings'] = '+'.join(line['settings'].split('+')[:2])
+  book.write_text(''.join(json.dumps(line) + '\n' for line in earlier))
 
 
 def test_a_key_is_not_for_two_cuts_of_data_that_a_program_gives(tmp_path):
