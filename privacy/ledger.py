@@ -388,8 +388,11 @@ class _State:
     earlier = self._reserved or self._spent
     if earlier is None or not (earlier.settings and claim.settings):
       return
-    known = '+'.join(claim.settings.split('+')[: earlier.settings.count('+') + 1])
-    if (earlier.settings, earlier.data) != (known, claim.data):
+    parts = claim.settings.split('+')
+    known = parts[: earlier.settings.count('+') + 1]
+    # Earlier versions may have read the checksums of fewer files.
+    data = claim.data if known == parts else tuple(d for d in claim.data if d in earlier.data)
+    if (earlier.settings, earlier.data) != ('+'.join(known), data):
       raise ValueError(
         f'--ledger={path} holds another run with this noise key, with other settings or data'
         + (f' (in {earlier.folder})' if earlier.folder else '')

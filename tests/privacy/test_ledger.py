@@ -160,6 +160,18 @@ def test_what_no_setting_tells_is_looked_at_wherever_a_line_has_it(tmp_path):
     Ledger(tmp_path / 'ledger').reserve(claim('key', settings='two'))
 
 
+def test_a_run_of_an_earlier_version_that_read_fewer_checksums_goes_on(tmp_path):
+  book = Ledger(tmp_path / 'ledger')
+  book.reserve(claim('key', settings='one+x'))  # of an earlier version
+  both = claim('key', settings='one+x+code', data=('more', 'sha'))
+  with pytest.raises(ValueError, match='another run with this noise key'):
+    book.reserve(dataclasses.replace(both, data=('more', 'other')))
+  assert book.reserve(both).runs == 1
+  for data in (('sha',), ('more', 'others', 'sha')):
+    with pytest.raises(ValueError, match='another run with this noise key'):
+      book.reserve(dataclasses.replace(both, data=data))
+
+
 def test_lines_of_earlier_versions_are_read():
   line = claim('a').to_json()
   for name in ('host', 'settings', 'replaced', 'unprotected'):
