@@ -129,7 +129,7 @@ def _of_middle_budgets(names: list[str], last: pd.DataFrame, most: int) -> list[
 
 
 def variants(data: ReportData, rows: pd.DataFrame) -> list[str]:
-  """In which other form a method was run, in words: its settings that are no numbers."""
+  """In which of several forms a method was run, in words: its settings that are no numbers."""
   names = [
     name for name in data.setting_names
     if (setting := settings()[name]).group is Group.METHOD and setting.kind in (str, bool)
@@ -137,9 +137,12 @@ def variants(data: ReportData, rows: pd.DataFrame) -> list[str]:
   ]  # fmt: skip
   said: list[list[str]] = [[] for _ in range(len(rows))]
   for name in names:
-    for own, method, value in zip(said, rows['method'], rows[name], strict=True):
-      is_given = value is not None and value == value  # no other method has it
-      if is_given and value != default_of(name, method):
+    # A method's only form has no words, which would part it from the methods without the setting.
+    is_several = rows.groupby('method')[name].transform('nunique') > 1
+    for own, method, value, several in zip(
+      said, rows['method'], rows[name], is_several, strict=True
+    ):
+      if several and value != default_of(name, method):
         own.append(f'{symbol(name)} {text_of(name, value)}')
   return [', '.join(own) for own in said]
 

@@ -377,6 +377,17 @@ def test_other_forms_of_a_method_are_apart(tmp_path):
   }
 
 
+def test_the_only_form_of_a_method_stands_between_the_ends(tmp_path):
+  for strength in (0.1, 3.0):
+    make_run(tmp_path / f'mocha-{strength}', method='mocha', mocha_penalty='relationship',
+             mtl_lambda=strength, base=0.3, target_epsilon=1.0, **PRIVATE)  # fmt: skip
+  for method in ('local', 'fedavg'):
+    make_run(tmp_path / method, method=method, base=0.2, target_epsilon=1.0, **PRIVATE)
+  drawing = report_figures.against_lambda(report_data.read([tmp_path]))
+  assert set(drawing.data['method']) == {'mocha', 'local', 'fedavg'}
+  assert set(drawing.data['panel']) == {'epsilon 1'}
+
+
 def test_groups_with_own_lambdas_are_apart_from_those_with_common_ones(tmp_path):
   """Else the mean of both would be drawn."""
   own = tmp_path / 'own.csv'
