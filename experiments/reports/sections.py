@@ -70,8 +70,9 @@ def overview(data: ReportData) -> Overview:
     row += [str(len(members))]
     whose = ' of a hypothetical deployment' * bool(run.config.hypothetical_deployment)
     # Of the seed whose guarantee is the weakest: one may have gone further than another.
-    spent = max(data.epsilon(data.runs[i]) for i in members)
-    row += [rounded_up(spent) + whose, text(data.delta(run))]
+    spent = [data.epsilon(data.runs[i]) for i in members]
+    known = (epsilon for epsilon in spent if not math.isnan(epsilon))  # some may have none yet
+    row += [rounded_up(max(known, default=math.nan)) + whose, text(data.delta(run))]
     row += [_score(found[label, m]) if (label, m) in found else '' for m in metrics]
     rows.append(row)
     tags.append(tags_of(run))

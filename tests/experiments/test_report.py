@@ -96,6 +96,16 @@ def test_the_weakest_guarantee_of_the_seeds_is_told(tmp_path):
   assert [row[table.heading.index('epsilon spent')] for row in table.rows] == ['3']
 
 
+def test_a_seed_that_has_written_nothing_yet_hides_no_epsilon(tmp_path):
+  private = {**PRIVATE, 'noise_multiplier': 1.0}
+  for seed in (0, 1, 2):
+    make_run(tmp_path / str(seed), seed=seed, **private)
+    (tmp_path / str(seed) / 'privacy.json').unlink(missing_ok=True)
+  (tmp_path / '1' / 'privacy.json').write_text(json.dumps({'epsilon': 3.0, 'statement': ''}))
+  table = sections.overview(report_data.read([tmp_path]))
+  assert [row[table.heading.index('epsilon spent')] for row in table.rows] == ['3']
+
+
 def test_settings_that_differ_in_a_late_digit_are_two(tmp_path):
   for rate in (0.012345, 0.012346):
     make_run(tmp_path / str(rate), client_learning_rate=rate)
