@@ -124,6 +124,39 @@ def test_a_running_run_counts_whole_and_a_killed_one_what_it_recorded(tmp_path):
   assert book.composition(asked).epsilon == pytest.approx(_same_steps(rounds=31), rel=1e-6)
 
 
+def test_a_run_takes_back_its_own_last_reservation_and_no_other_line(tmp_path):
+  book = Ledger(tmp_path / 'ledger')
+  for run in 'ab':
+    book.reserve(claim(run))
+  before = (tmp_path / 'ledger').read_bytes()
+  book.withdraw(claim('a'))  # another run has written since
+  assert (tmp_path / 'ledger').read_bytes() == before
+  assert book.composition(claim('c')).runs == 3
+  book.withdraw(claim('b'))
+  assert book.composition(claim('c')).runs == 2
+  book.record(claim('a', rounds=1))
+  book.withdraw(claim('a'))  # of what was spent nothing is taken back
+  assert len((tmp_path / 'ledger').read_text().splitlines()) == 2
+
+
+def test_a_run_that_ended_and_is_continued_counts_whole_again(tmp_path):
+  book = Ledger(tmp_path / 'ledger')
+  book.reserve(claim('a', rounds=100))
+  book.record(claim('a', rounds=30), ended=True)
+  asked = claim('b', rounds=1)
+  assert book.composition(asked).epsilon == pytest.approx(_same_steps(rounds=31), rel=1e-6)
+  book.reserve(claim('a', rounds=100))
+  assert book.composition(asked).epsilon == pytest.approx(_same_steps(rounds=101), rel=1e-6)
+
+
+@pytest.mark.parametrize('deltas', [(1e-5, 1e-6), (1e-6, 1e-5)])
+def test_the_smallest_delta_counts_whichever_run_has_it(deltas):
+  found = ledger.compose([claim(run, delta=delta) for run, delta in zip('ab', deltas, strict=True)])
+  assert found.delta == 1e-6
+  both = claim('a', rounds=20).events['']
+  assert found.epsilon == pytest.approx(accounting.pld_epsilon(both, 5e-7), rel=1e-6)
+
+
 def test_a_key_that_another_run_had_is_refused(tmp_path):
   """With its noise the two would not compose: it cancels in their difference."""
   book = Ledger(tmp_path / 'ledger')
