@@ -9,10 +9,10 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import rdp as dp_rdp
-from scipy import integrate
+from scipy import integrate, special
 
 from privacy import accounting, number_of_runs
-from privacy.events import Adjacency
+from privacy.events import Adjacency, DisjointDpEvent, FailingDpEvent
 
 ZERO = Adjacency.ZERO_OUT
 REPLACE = Adjacency.REPLACE_ONE
@@ -198,6 +198,38 @@ def test_pld_is_below_rdp_and_absent_where_unsupported():
   assert accounting.pld_epsilon(_fixed(100, 10, 1.0), 1e-4, ZERO) is None
   assert accounting.pld_epsilon(_poisson(0.5, 0.1, 100), 1e-4) is None  # epsilon in the thousands
   assert accounting.pld_epsilon(event, 1e-11) is None  # too few digits
+
+
+@pytest.mark.parametrize('z', [0.5, 3.0, 1000.0])
+def test_no_delta_of_a_curve_is_below_the_true_one(z):
+  """That of the Gaussian mechanism (Balle and Wang 2018, theorem 8), by either of the bounds."""
+  epsilons = np.array([0.0, 1e-4, 0.1, 1.0])
+  mu = 1 / z
+  exact = special.ndtr(mu / 2 - epsilons / mu) - np.exp(epsilons) * special.ndtr(
+    -mu / 2 - epsilons / mu
+  )
+  claimed = accounting.delta_of_curve(
+    accounting.rdp_curve(dp_accounting.GaussianDpEvent(z)), epsilons
+  )
+  assert np.all(exact <= claimed) and claimed[0] < 3 * exact[0]
+
+
+@pytest.mark.parametrize('accountant', accounting.ACCOUNTANTS)
+def test_of_disjoint_parts_the_worst_counts(accountant):
+  """In whatever order they stand; also one that has no loss distribution."""
+  for worst in (dp_accounting.GaussianDpEvent(1.0), dp_accounting.GaussianDpEvent(0.02)):
+    expected = accounting.loss(worst, 1e-5, accountant=accountant)
+    for parts in ([worst, _poisson(0.1, 2.0)], [_poisson(0.1, 2.0), worst]):
+      assert accounting.loss(DisjointDpEvent(parts), 1e-5, accountant=accountant) == expected
+
+
+def test_of_disjoint_parts_that_may_fail_the_likeliest_failure_counts():
+  often, rarely = (FailingDpEvent(p, dp_accounting.GaussianDpEvent(2.0)) for p in (1e-4, 1e-8))
+  for parts in ([often, rarely], [rarely, often]):
+    together = dp_accounting.ComposedDpEvent([DisjointDpEvent(parts), rarely])
+    assert accounting.failure_probability(together) == pytest.approx(1e-4 + 1e-8)
+    assert accounting.loss(together, 1e-5).epsilon == math.inf
+    assert math.isfinite(accounting.loss(together, 1e-3).epsilon)
 
 
 def test_wrong_relation_is_refused():

@@ -9,6 +9,7 @@ from scipy import stats
 
 from privacy import attack
 from privacy import plan as plan_lib
+from privacy.events import DisjointDpEvent
 from privacy.sampling import PoissonCohorts
 
 
@@ -47,6 +48,15 @@ def test_no_threshold_attack_on_poisson_steps_does_better():
   by_rdp = _bounds(event, 'renyi')
   assert by_rdp.true_positives_at_1e_2 >= found.true_positives_at_1e_2
   assert by_rdp.advantage >= found.advantage and by_rdp.mu >= found.mu
+
+
+@pytest.mark.parametrize('accountant', ['pld', 'renyi'])
+def test_of_disjoint_parts_whoever_is_in_the_worst_counts(accountant):
+  parts, epsilons = [dp_accounting.GaussianDpEvent(z) for z in (1.0, 3.0)], np.array([0.0, 1.0])
+  worst = attack.privacy_curve(parts[0], accountant=accountant)(epsilons)
+  for order in (parts, parts[::-1]):
+    curve = attack.privacy_curve(DisjointDpEvent(order), accountant=accountant)
+    np.testing.assert_array_equal(curve(epsilons), worst)
 
 
 def test_the_worst_of_several_and_what_the_statement_says():

@@ -1,5 +1,6 @@
 """What batches cost: against integration, enumeration, simulation, and broken twins."""
 
+import dataclasses
 import itertools
 import math
 
@@ -120,6 +121,9 @@ def test_no_truncated_batch_is_worse_than_accounted():
     kind='truncated_poisson', num_examples=n, batch_size=size, steps=1, capacity=capacity
   )
   assert silo.truncation_probability == pytest.approx(1 - 0.75**3)
+  # Of two examples one may be left out, of one none.
+  for few, probability in ((2, 0.5), (1, 0.0)):
+    assert dataclasses.replace(silo, num_examples=few).truncation_probability == probability
   event, plain = silo.event(z, 1), dp_accounting.PoissonSampledDpEvent(0.25, GAUSSIAN(z))
   exceeded = False
   for epsilon in (0.2, 2.0):

@@ -177,6 +177,15 @@ def test_a_generous_target_gives_the_smallest_noise_of_the_bracket():
   assert plan.noise_multiplier == pytest.approx(calibration.MIN_NOISE_MULTIPLIER)
 
 
+@pytest.mark.parametrize('target', [0.3, 1.9])
+def test_a_root_that_falls_short_is_not_taken(monkeypatch, target):
+  """The search ends within a tolerance, on either side of the target."""
+  brentq = calibration.optimize.brentq
+  monkeypatch.setattr(calibration.optimize, 'brentq', lambda *a, **k: brentq(*a, **k) - 1e-6)
+  noise = calibration._smallest_noise(lambda z: 1 / z, target, 1e-5, 'pld')
+  assert 1 / noise <= target < 1 / (noise * (1 - 1e-5))
+
+
 @pytest.mark.parametrize('target', [0.0, -1.0, float('inf'), float('nan')])
 def test_impossible_targets_are_refused(target):
   with pytest.raises(ValueError, match='target epsilon'):

@@ -87,8 +87,11 @@ def test_silo_arrays_are_read_only_and_broadcast():
 
 
 def test_silo_parameters():
-  parameters = _silos().silo_parameters()
+  plan = _silos()
+  parameters = plan.silo_parameters()
   np.testing.assert_allclose(parameters['sampling_rate'], [0.32, 0.8, 1.0])
+  # float32(0.8) is more than the 0.8 that is accounted for.
+  assert np.all(parameters['sampling_rate'].astype(np.float64) <= plan.sampling_rates)
   np.testing.assert_array_equal(parameters['batch_size'], [32, 32, 20])
   np.testing.assert_array_equal(parameters['steps_per_round'], [3, 1, 1])
   np.testing.assert_array_equal(parameters['noise_multiplier'], [2, 3, 4])
@@ -110,6 +113,27 @@ def test_silo_epsilons_are_those_of_their_events(private_selection, rounds, batc
     assert loss == expected and loss.delta == delta
     assert loss.accountant == {'pld': 'PLD', 'renyi': 'RDP'}[accountant]
   np.testing.assert_array_equal(plan.epsilons(rounds), [x.epsilon for x in plan.losses(rounds)])
+
+
+def test_equal_silos_have_each_its_own_delta():
+  """What they share is the mechanism, and not what is said of it."""
+  plan = _silos(
+    num_examples=[40, 40, 40], steps_per_round=1, noise_multiplier=2.0, delta=[1e-2, 1e-5, 1e-3]
+  )
+  epsilons = [accounting.loss(plan.event(5)[0], delta).epsilon for delta in (1e-2, 1e-5, 1e-3)]
+  np.testing.assert_array_equal(plan.epsilons(5), epsilons)
+  assert epsilons[0] < epsilons[2] < epsilons[1]
+  assert [silo['delta'] for silo in plan.statement(5).silos] == [1e-2, 1e-5, 1e-3]
+
+
+def test_no_loss_distribution_is_told_where_one_silo_has_none():
+  """That of the others would be less than what holds for all."""
+  plan = _silos(noise_multiplier=[2.0, 3.0, 0.02], delta=1e-3)
+  by_pld = [accounting.pld_epsilon(event, 1e-3) for event in plan.event(1)]
+  assert None not in by_pld[:2] and by_pld[2] is None
+  statement = plan.statement(1)
+  assert statement.pld_epsilon is None
+  assert statement.epsilon == plan.epsilons(1).max() > 100
 
 
 def test_the_headline_holds_for_all_silos_at_one_delta():
