@@ -232,6 +232,19 @@ def test_choices_stop_and_absent_clients_choose_once():
   assert int(none.choose(server, _silo(-1), row)['cluster']) == 0
 
 
+def test_choices_of_several_rounds_have_noise_of_their_own():
+  """Noise that is the same in every round is one draw, and no composition covers the choices."""
+  clusters, row = _clusters(small.binary_data(), rounds=40), _row(small.binary_data())
+  choose = tf.function(
+    lambda round_number: clusters.choose(Tree(server, round=round_number), _silo(-1), row)[
+      'cluster'
+    ]
+  )
+  server = _server(clusters, scale=0.0)  # equal clusters, of which the noise alone chooses
+  counts = np.bincount([int(choose(tf.constant(t))) for t in range(40)], minlength=4)
+  assert stats.chisquare(counts).pvalue > 1e-3
+
+
 @pytest.mark.parametrize(
   ('fraction', 'rounds', 'expected'),
   [

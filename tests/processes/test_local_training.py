@@ -391,6 +391,24 @@ def test_balls_fall_into_bins(rows_at_once, monkeypatch):
   assert not _is_balls_in_bins(shuffled)
 
 
+def test_epochs_of_a_round_have_bins_of_their_own():
+  """Bins that an example falls into together in every epoch are one draw, and not several."""
+  rows, bins, rounds = 31, 3, 20
+  settings = dict(
+    rows=rows, batch_divisor=tf.constant(rows / bins), sampling_rate=tf.constant(1 / bins),
+    expected_batch_size=10, batches='balls_in_bins',
+    regularizer_gradient=lambda params: trees.scale(params, 0.5 / _LEARNING_RATE),
+  )  # fmt: skip
+  where = [[t, epochs * bins] for epochs in (1, 2) for t in range(rounds)]
+  one, both = np.split(_weights_after(where, **settings), 2)
+  # Weights are halved in every step, so that what an epoch adds tells the bin.
+  of_epochs = [one, both - 0.5**bins * one]
+  first, second = (np.rint(np.log2(added * rows / bins / _LEARNING_RATE)) for added in of_epochs)
+  assert set(np.ravel(first)) == set(np.ravel(second)) == {0, -1, -2}
+  same = int(np.sum(first == second))
+  assert stats.binomtest(same, rows * rounds, 1 / bins).pvalue > 1e-3
+
+
 def _is_truncated(inside, rate, capacity):
   """Whether batches are Poisson samples of which a random part beyond the capacity is left out."""
   rows, sizes = inside.shape[-1], inside.sum(-1).ravel()
