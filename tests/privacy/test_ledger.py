@@ -294,6 +294,25 @@ def test_runs_on_other_data_are_none_of_each_other(tmp_path):
   assert math.isfinite(found.epsilon) and found.largest_epsilon == math.inf
 
 
+def test_the_worst_of_all_whom_other_runs_protect_counts(tmp_path):
+  """Whichever of them stands first; and of the examples of another cut, in silos of equal names."""
+  of_clients = claim('a', rate=1.0, z=4.0, replaced=GAUSSIAN(2.0))
+  elsewhere = silos('d', {'y': 8.0}, partition='own')
+  for order in ((of_clients, elsewhere), (elsewhere, of_clients)):
+    book = Ledger(tmp_path / order[0].run)
+    for other in order:
+      book.reserve(other)
+    found = book.composition(silos('b', {'x': 4.0}))
+    assert found.epsilon < found.largest_epsilon == math.inf
+  # An example of the other cut may have been in the worst silo of both runs.
+  book, first = Ledger(tmp_path / 'cuts'), silos('a', {'x': 1.0, 'y': 8.0})
+  book.reserve(silos('b', {'x': 8.0, 'y': 1.0}))
+  other = silos('c', {'x': 4.0, 'y': 4.0}, partition='other')
+  book.reserve(other)
+  found = book.reserve(first)
+  assert found.epsilon < found.largest_epsilon == book.composition(other).epsilon
+
+
 def test_an_example_beside_runs_whose_replacement_is_not_known():
   """As of lines of earlier versions, and of clients who opted out."""
   example = silos('b', {'x': 1.0})
