@@ -177,6 +177,13 @@ def test_a_generous_target_gives_the_smallest_noise_of_the_bracket():
   assert plan.noise_multiplier == pytest.approx(calibration.MIN_NOISE_MULTIPLIER)
 
 
+def test_the_rounds_within_a_budget_are_the_most_that_do_not_pass_it():
+  for most in (1, 2, 7):
+    for allowed in range(most + 3):
+      for budget in (allowed, allowed + 0.5):
+        assert calibration.rounds_within(budget, float, most) == min(allowed, most)
+
+
 @pytest.mark.parametrize('target', [0.3, 1.9])
 def test_a_root_that_falls_short_is_not_taken(monkeypatch, target):
   """The search ends within a tolerance, on either side of the target."""

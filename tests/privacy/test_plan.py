@@ -133,7 +133,7 @@ def test_no_loss_distribution_is_told_where_one_silo_has_none():
   assert None not in by_pld[:2] and by_pld[2] is None
   statement = plan.statement(1)
   assert statement.pld_epsilon is None
-  assert statement.epsilon == plan.epsilons(1).max() > 100
+  assert statement.epsilon == statement.rdp.epsilon == plan.epsilons(1).max() > 100
 
 
 def test_the_headline_holds_for_all_silos_at_one_delta():

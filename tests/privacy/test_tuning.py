@@ -183,6 +183,9 @@ def test_a_choice_by_both_accountants():
   for times in (1, 3):
     several = [dp_accounting.SelfComposedDpEvent(event, times) for event in (single, run)]
     assert len({accounting.loss(event, 1e-3).epsilon for event in several}) == 1
+  best = of(gamma=0.3, shape=0.0).event(run)
+  each = (dp_accounting.SelfComposedDpEvent(best, 2), dp_accounting.ComposedDpEvent([best, best]))
+  assert len({accounting.loss(event, 1e-3).epsilon for event in each}) == 1
   nearly = of(gamma=1 - 1e-4, shape=0.0).event(run)
   assert accounting.loss(nearly, 1e-3).epsilon == pytest.approx(
     accounting.loss(run, 1e-3).epsilon, rel=5e-3
