@@ -45,7 +45,8 @@ class Cluster:
 
   def __init__(self, ray, folder: pathlib.Path, gpus: float):
     self._ray = ray
-    self._board = ray.remote(num_cpus=0)(_Board).remote()
+    # Ray puts it on any machine: with that one's loss all workers would end, and never begin again
+    self._board = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Board).remote()
     options = dict(num_cpus=1, num_gpus=gpus, max_restarts=0)
     self._runner = ray.remote(**options)(_Runner)
     self._gpus = gpus

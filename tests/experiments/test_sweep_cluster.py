@@ -77,6 +77,20 @@ def test_a_cluster_gives_the_same_table_although_a_worker_is_killed(
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
+def test_what_all_workers_tell_is_there_again_after_its_loss(ray, tmp_path):
+  """It is on any of the machines, with whose loss each worker would end, and every later one."""
+  with sweep_cluster.connected('local', 1, tmp_path) as cluster:
+    board = cluster._board
+    ray.get(board.warn.remote(0, 'it is there'))
+    [pid] = [p for p, words in watching.descendants().items() if words.startswith('ray::_Board')]
+    os.kill(pid, signal.SIGKILL)
+    for _ in range(2):  # the first call may meet its end
+      assert not ray.get(board.is_stopping.remote(), timeout=60)
+    assert ray.get(board.take.remote(0), timeout=60) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_a_stopped_sweep_on_somebodys_cluster_continues(ray, expected, tmp_path, monkeypatch):
   with watching.somebodys_cluster(tmp_path / 'cluster') as (address, _):
     stopped = []
