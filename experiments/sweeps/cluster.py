@@ -37,20 +37,22 @@ def connected(address: str, workers: int, folder: pathlib.Path) -> Iterator['Clu
   """
   with cluster.connected(address, workers=workers, flag='workers', tell=progress.say) as ray:
     gpus = ray_crew.gpus_of_each('auto', workers, ray.cluster_resources().get('GPU', 0))
-    yield Cluster(ray, folder, gpus=gpus)
+    yield Cluster(ray, folder, workers=workers, gpus=gpus)
 
 
 class Cluster:
   """Makes workers on a cluster; from `connected`."""
 
-  def __init__(self, ray, folder: pathlib.Path, gpus: float):
+  def __init__(self, ray, folder: pathlib.Path, *, workers: int, gpus: float):
     self._ray = ray
     # Ray puts it on any machine: with that one's loss all workers would end, and never begin again
     self._board = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Board).remote()
     options = dict(num_cpus=1, num_gpus=gpus, max_restarts=0)
     self._runner = ray.remote(**options)(_Runner)
     self._gpus = gpus
-    self._arguments = (str(folder.resolve()), os.getcwd(), self._board)
+    # Each takes a CPU: no machine has more workers than that, which share its memory.
+    cpus = max(int(node['Resources'].get('CPU', 0)) for node in ray.nodes() if node['Alive'])
+    self._arguments = (str(folder.resolve()), os.getcwd(), self._board, min(workers, cpus))
 
   def make_worker(self, index: int, messages: sweep_workers.Messages) -> sweep_workers.Worker:
     """Starts a worker; see `sweep_workers.MakeWorker`."""
@@ -92,9 +94,9 @@ class _Board:
 class _Runner:
   """Runs programs on a machine of the cluster. A Ray actor, called in its main thread."""
 
-  def __init__(self, folder: str, home: str, board, index: int):
+  def __init__(self, folder: str, home: str, board, workers: int, index: int):
     os.chdir(home)  # paths of a configuration are relative to it
-    self._programs = sweep_workers.Programs(pathlib.Path(folder))
+    self._programs = sweep_workers.Programs(pathlib.Path(folder), workers)
     self._board = board
     self._index = index
 

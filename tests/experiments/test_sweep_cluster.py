@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -202,8 +203,9 @@ class FakeActor:
 class FakeRay:
   """A cluster whose one runner takes `seconds` to keep its state, or never starts."""
 
-  def __init__(self, *, gpus=0, seconds=0.0, starts=True):
-    self.asked, self.happened = [], []
+  def __init__(self, *, gpus=0, seconds=0.0, starts=True, cpus=(8,)):
+    self.asked, self.happened, self.made = [], [], []
+    self._cpus = cpus
     self._gpus, self._seconds = gpus, seconds
     self._ready, self._ran = Reference(), Reference()
     if starts:
@@ -214,13 +216,20 @@ class FakeRay:
 
   available_resources = cluster_resources
 
+  def nodes(self):
+    # One that is lost stays in Ray's list, without anything, and a machine may have GPUs alone.
+    mine = [{'Alive': True, 'Resources': {'CPU': float(n), 'memory': 1e9}} for n in self._cpus]
+    return [*mine, {'Alive': False, 'Resources': {}}, {'Alive': True, 'Resources': {'GPU': 1.0}}]
+
   def remote(self, **options):
     self.asked.append(options)
     news = [{'state': (0, 1, 400, 1)}]
     board = FakeActor(take=lambda index: Reference().give(news), stop=self._stop)
     runner = FakeActor(ready=lambda: self._ready, run=lambda names: self._ran)
     made = {sweep_cluster._Board: board, sweep_cluster._Runner: runner}
-    return lambda kind: FakeActor.Method(lambda *arguments: made[kind])
+    return lambda kind: FakeActor.Method(
+      lambda *arguments: self.made.append((kind, arguments)) or made[kind]
+    )
 
   def _stop(self):
     if self._ready.is_there.is_set():
@@ -266,6 +275,23 @@ def test_all_workers_find_a_gpu_or_a_part_of_one(monkeypatch, tmp_path, workers,
   with connected(monkeypatch, ray, workers, tmp_path):
     [found] = [options['num_gpus'] for options in ray.asked if 'num_gpus' in options]
   assert found == each and (not each or int(1 / found + 1e-9) * gpus >= workers)
+
+
+@pytest.mark.parametrize(
+  ('workers', 'cpus', 'share'), [(3, (8,), 3), (8, (2, 4), 4), (6, (1,) * 6, 1)]
+)
+def test_workers_of_one_machine_share_its_memory(monkeypatch, tmp_path, workers, cpus, share):
+  """As processes do: runs stand side by side in a part of it, and any machine may have most."""
+  seen = []
+  monkeypatch.setattr(
+    sweep_workers, 'Programs', lambda folder, workers=1: seen.append((folder, workers))
+  )
+  ray = FakeRay(cpus=cpus)
+  with connected(monkeypatch, ray, workers, tmp_path) as cluster:
+    cluster.make_worker(0, queue.Queue())
+  [arguments] = [given for kind, given in ray.made if kind is sweep_cluster._Runner]
+  sweep_cluster._Runner(*arguments)
+  assert seen == [(tmp_path.resolve(), share)]
 
 
 def stopped(monkeypatch, ray, folder, when):
