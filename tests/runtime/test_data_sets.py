@@ -245,6 +245,20 @@ def test_an_empty_data_set_has_no_elements(native):
     assert test_values.same(expected, compute(data))
 
 
+@pytest.mark.parametrize('sizes', [[0, 0], [0, 2]], ids=str)
+def test_an_element_of_no_rows_has_none(native, sizes):
+  clients = [[rows(n), rows(0)] for n in sizes]
+  spec = Tree((name, tf.TensorSpec([None], tf.float32)) for name in 'yx')
+  compute = of_clients(
+    reduced(lambda e: 10.0 * tf.cast(tf.size(e['x']), tf.float32) + tf.reduce_sum(e['y'] + 1.0)),
+    spec,
+  )
+  with native.context:
+    expected = compute(clients)
+  with runtime.XlaContext():
+    assert test_values.same(expected, compute(clients))
+
+
 def _lines(path, numbers):
   path.write_text(''.join(f'{n}\n' for n in numbers))
 

@@ -308,7 +308,8 @@ def form_of(type_: tff.SequenceType, cohort: Sequence[Arrays]) -> Form:
     sizes = [a.sizes[component] for a in cohort if a.count]
     none = np.zeros([1, len(_open_axes(leaf))], np.int32)
     most = np.concatenate([none, *sizes]).max(axis=0)
-    is_full = is_full and all(bool((s == most).all()) for s in sizes)
+    # Where nothing is in any element, there is room for something all the same (`_rounded`).
+    is_full = is_full and all(bool((s == most).all() and most.all()) for s in sizes)
     largest.append(tuple(int(m) for m in most))
   length = max([1, *(a.count for a in cohort)])
   is_alike = is_full or all(_is_alike(type_, arrays) for arrays in cohort)
