@@ -186,8 +186,10 @@ def to_array(leaf: Any, type_: Type, what: str) -> np.ndarray:
     MismatchError: the leaf's dtype or shape differs. Python numbers and arrays of the
       same kind (say float64 for float32, int64 for int32) are converted.
   """
-  found = np.asarray(leaf)
-  dtype, found_dtype = tf.as_dtype(type_.dtype), tf.as_dtype(found.dtype)
+  found, dtype = np.asarray(leaf), tf.as_dtype(type_.dtype)
+  if isinstance(leaf, (list, tuple)) and not found.size:
+    found = found.astype(dtype.as_numpy_dtype)  # NumPy takes nothing for float64.
+  found_dtype = tf.as_dtype(found.dtype)
   same_kind = (found_dtype.is_floating and dtype.is_floating) or (
     found_dtype.is_integer and dtype.is_integer
   )

@@ -245,6 +245,25 @@ def test_a_value_of_another_type_is_a_type_error(native, options, wrong):
       same_number(wrong)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', [np.str_, np.int32, np.bool_])
+def test_an_empty_list_is_of_any_dtype(native, options, dtype):
+  type_ = tff.TensorType(dtype, [None])
+
+  @tff.tensorflow.computation(type_)
+  def passed(x):
+    return tf.identity(x), tf.size(x)
+
+  @tff.federated_computation(tff.FederatedType(type_, tff.CLIENTS))
+  def of_all(values):
+    return tff.federated_map(passed, values)
+
+  with native.context:
+    expected = passed([]), of_all([[], ()])
+  with runtime.XlaContext(**options):
+    assert same(expected, (passed([]), of_all([[], ()])))
+
+
 @pytest.mark.parametrize('dtype', [np.complex64, np.complex128])
 @pytest.mark.parametrize('value', [1 + 2j, np.complex64(1j), np.complex128(1j), 1.5], ids=repr)
 def test_complex_numbers_are_taken_as_by_tff(native, dtype, value):
