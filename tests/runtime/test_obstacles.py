@@ -45,3 +45,14 @@ def test_solving_with_pivots_leaves_the_other_ops_compiled(pivoting):
       'clients',
       'aggregation',
     }
+
+
+def test_a_result_that_no_intrinsic_gives_is_named():
+  @tff.tensorflow.computation(np.int32)
+  def numbers(count):
+    return tf.range(count)
+
+  reasons = str(runtime.XlaContext().explain(numbers))
+  assert "of a computation's result has the shape" in reasons and 'None' not in reasons.replace(
+    '(None,)', ''
+  )

@@ -44,7 +44,8 @@ def examine(prog: program.Program) -> Lowering:
   reasons += _type_reasons('the argument', prog.parameter_type, may_have_sequences=True)
   for node in prog.nodes:
     may_have_sequences = node.kind is not program.Kind.AGGREGATE
-    reasons += _type_reasons(f'{node.intrinsic}', node.type, may_have_sequences=may_have_sequences)
+    what = node.intrinsic or "a computation's result"
+    reasons += _type_reasons(what, node.type, may_have_sequences=may_have_sequences)
   reasons += _type_reasons('the result', prog.result_type, may_have_sequences=False)
   types = [node.type for node in prog.nodes]
   if prog.parameter_type is not None:
