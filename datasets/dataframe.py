@@ -99,7 +99,10 @@ labels 1 to 5>
       f'task={task!r} says so without this warning.',
       stacklevel=2,
     )
+  # In 64 bits until it is scaled: of a time in seconds 32 bits have no minutes.
   x = np.stack([_numbers(df, column) for column in chosen], axis=1)
+  if preprocessing == 'none':
+    x = x.astype(np.float32)
   y, extras, num_outputs = _target(df, target, task, target_bounds)
   if extras:
     notes.append('The list of the classes was read from all values of the target.')
@@ -133,7 +136,7 @@ labels 1 to 5>
     fixed=_bounded(chosen, bounds) if preprocessing == 'fixed' else None,
     notes=notes,
     # The whole table's tells runs on other columns of the same people.
-    checksums={name: _sha256(x, y, names), f'{name}, the whole table': sha256_of_table(df)},
+    checksums={name: _sha256(x.astype(np.float32), y, names), f'{name}, the whole table': sha256_of_table(df)},
     extras=extras,
     citation='a table of the user',
   )
@@ -223,8 +226,8 @@ def _numbers(df: 'pd.DataFrame', column: str) -> np.ndarray:
       f'Column {column!r} is {df[column].dtype}, not a number; encode it first, for example with'
       ' pandas.get_dummies.'
     )
-  values = df[column].to_numpy(np.float32)
-  if not np.all(np.isfinite(values)):
+  values = df[column].to_numpy(np.float64)
+  if not np.all(np.abs(values) <= np.finfo(np.float32).max):
     raise ValueError(f'Column {column!r} has values that are not finite in 32 bits.')
   return values
 
@@ -235,7 +238,9 @@ def _target(
   """Labels of the whole table, extras and the number of outputs."""
   if task == 'regression':
     y = _numbers(df, column)
-    if bounds is not None:
+    if bounds is None:
+      y = y.astype(np.float32)
+    else:
       low, high = _pair('target_bounds', bounds)
       if not low < high:
         raise ValueError(f'target_bounds is {bounds}; the first must be below the second.')
@@ -276,10 +281,10 @@ def _bounded(
   if missing:
     raise ValueError(f'preprocessing is fixed; bounds lacks {", ".join(map(repr, missing))}.')
   pairs = [_pair(f'bounds of {column!r}', bounds[column]) for column in features]
-  low, high = np.array(pairs, np.float32).T
+  low, high = np.array(pairs).T
   if not np.all(low < high):
     raise ValueError(f'bounds of {features[int(np.argmin(low < high))]!r} are not (low, high).')
-  return lambda x: (np.clip(x, low, high) - low) / (high - low)
+  return lambda x: ((np.clip(x, low, high) - low) / (high - low)).astype(np.float32)
 
 
 def _sha256(*arrays: np.ndarray) -> str:

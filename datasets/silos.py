@@ -104,7 +104,7 @@ def build(
     task_kind: what is predicted.
     num_outputs: outputs of the task.
     label_deviation: see `federated.Task`.
-    xs: features of each silo, [n_k, d], uint8 or float32.
+    xs: features of each silo, [n_k, d], uint8 or float32; also float64 where they are scaled.
     ys: labels of each silo, in the dtype of the task.
     client_ids: a name for each silo.
     seed: decides the split and which rows a lower density keeps.

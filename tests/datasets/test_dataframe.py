@@ -62,6 +62,20 @@ def test_fixed_bounds():
   assert 'no privacy' in dataset.preprocessing[0]
 
 
+@pytest.mark.parametrize(
+  'options', [{}, {'preprocessing': 'fixed', 'bounds': {'time': (1.7e9, 1.7e9 + 59)}}]
+)
+def test_large_numbers_that_differ_little_are_scaled_before_they_are_float32(options):
+  seconds = np.arange(60)
+  df = _table().assign(time=1_700_000_000 + seconds, days=1_700_000_000 + seconds)
+  bounds = (1.7e9, 1.7e9 + 59)
+  dataset = _load(df, features=['time'], target_bounds=bounds, **options)
+  assert dataset.train.x.dtype == np.float32
+  for x, y in zip(dataset.train.x[..., 0], dataset.train.y, strict=True):
+    assert len(np.unique(y)) == 16
+    np.testing.assert_allclose(np.corrcoef(x, y)[0, 1], 1, rtol=1e-6)
+
+
 def test_split_depends_on_the_seed_alone():
   first, again, other = (_load(seed=s) for s in (0, 0, 1))
   np.testing.assert_array_equal(first.test.x, again.test.x)
