@@ -242,6 +242,8 @@ def _target(
       y = y.astype(np.float32)
     else:
       low, high = _pair('target_bounds', bounds)
+      if df[column].dtype.kind == 'f':  # in 32 bits 0.1 is a little more than it
+        low, high = (float(df[column].dtype.type(bound)) for bound in (low, high))
       if not low < high:
         raise ValueError(f'target_bounds is {bounds}; the first must be below the second.')
       if y.min() < low or y.max() > high:

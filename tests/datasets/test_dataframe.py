@@ -53,6 +53,13 @@ def test_binary_and_classification():
   assert classes.task.num_outputs == 2 and classes.train.y.dtype == np.int32
 
 
+@pytest.mark.parametrize('dtype', [np.float64, np.float32])
+def test_a_target_may_lie_on_its_bounds(dtype):
+  df = _table().assign(days=np.where(np.arange(60) % 2, 0.1, 0.3).astype(dtype))
+  dataset = _load(df, target_bounds=(0.1, 0.3))
+  np.testing.assert_array_equal(np.unique(dataset.train.y), [0, 1])
+
+
 def test_fixed_bounds():
   bounds = {'age': (0, 100), 'pressure': (110, 130), 'smoker': (0, 1)}
   dataset = _load(preprocessing='fixed', bounds=bounds)
