@@ -417,7 +417,7 @@ class FederatedDataset:
     """Without the clients who have fewer training examples, and with a sentence on it.
 
     They neither train nor are reported on: nothing of them is used, or released, but that they
-    are too small. Who is left out may follow from nothing else than the number of a client's
+    are too small. A server's test set which is all clients' is that of those who stay. Who is left out may follow from nothing else than the number of a client's
     training examples, which the adjacency of examples takes to be public. That of clients does
     not, so that the sentence is there though nobody is left out. Leaving somebody out by what
     the examples say (a label that is rare, a model that fits badly) would itself tell something,
@@ -438,10 +438,12 @@ class FederatedDataset:
         f'--min_examples={min_examples} leaves nobody of --dataset={self.name}, whose largest '
         f'client has {self.train.num_examples.max()} training examples.'
       )
+    test = self.test.select(kept)
     return dataclasses.replace(
       self,
       train=self.train.select(kept),
-      test=self.test.select(kept),
+      test=test,
+      server_test=test.pooled() if self._server_has_clients_tests() else self.server_test,
       validation=None if self.validation is None else self.validation.select(kept),
       excess_risk=None if self.excess_risk is None else self.excess_risk.select(kept),
       client_ids=tuple(self.client_ids[k] for k in kept),
@@ -456,6 +458,12 @@ class FederatedDataset:
         'so many is not covered, and the number of clients is that of those who have.',
       ),
     )
+
+  def _server_has_clients_tests(self) -> bool:
+    """Whether the server's test set is all clients' together."""
+    if self.server_test is None or not isinstance(self.test, ClientExamples):
+      return False
+    return all(map(np.array_equal, self.test.pooled(), self.server_test))
 
   def _check_clusters(self):
     unknown = [name for name in self.clusters if name not in self.groups]

@@ -92,6 +92,19 @@ def test_refuses_what_is_wrong_by_name(changes, message):
     _dataset(**changes)
 
 
+def test_the_servers_test_set_has_nobody_who_is_left_out():
+  test = federated.ClientExamples.from_lists(
+    [np.zeros((1, 4), np.float32), np.ones((2, 4), np.float32)],
+    [np.ones(n, np.int32) for n in (1, 2)],
+  )
+  of_clients = _dataset(test=test, server_test=test.pooled()).with_at_least(3)
+  assert of_clients.client_ids == ('b',)
+  np.testing.assert_array_equal(of_clients.server_test[0], np.ones((2, 4)))
+  assert len(of_clients.server_test[1]) == 2
+  own = (np.full((5, 4), 7, np.float32), np.zeros(5, np.int32))
+  assert _dataset(test=test, server_test=own).with_at_least(3).server_test == own
+
+
 def test_refuses_padding_that_is_not_zero():
   x = np.ones((2, 3, 4), np.float32)
   train = federated.ClientExamples(
