@@ -136,7 +136,10 @@ labels 1 to 5>
     fixed=_bounded(chosen, bounds) if preprocessing == 'fixed' else None,
     notes=notes,
     # The whole table's tells runs on other columns of the same people.
-    checksums={name: _sha256(x.astype(np.float32), y, names), f'{name}, the whole table': sha256_of_table(df)},
+    checksums={
+      name: _sha256(x.astype(np.float32), y, names),
+      f'{name}, the whole table': sha256_of_table(df),
+    },
     extras=extras,
     citation='a table of the user',
   )

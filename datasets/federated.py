@@ -417,12 +417,13 @@ class FederatedDataset:
     """Without the clients who have fewer training examples, and with a sentence on it.
 
     They neither train nor are reported on: nothing of them is used, or released, but that they
-    are too small. A server's test set which is all clients' is that of those who stay. Who is left out may follow from nothing else than the number of a client's
-    training examples, which the adjacency of examples takes to be public. That of clients does
-    not, so that the sentence is there though nobody is left out. Leaving somebody out by what
-    the examples say (a label that is rare, a model that fits badly) would itself tell something,
-    and no epsilon covers it. `extras` stay those of all clients. Asked for less than before, it
-    changes nothing, so that examples held out later leave nobody out.
+    are too small. A server's test set which is all clients' is that of those who stay. Who is
+    left out may follow from nothing else than the number of a client's training examples, which
+    the adjacency of examples takes to be public. That of clients does not, so that the sentence
+    is there though nobody is left out. Leaving somebody out by what the examples say (a label
+    that is rare, a model that fits badly) would itself tell something, and no epsilon covers it.
+    `extras` stay those of all clients. Asked for less than before, it changes nothing, so that
+    examples held out later leave nobody out.
 
     Raises:
       ValueError: a number below 1, or one that nobody reaches.

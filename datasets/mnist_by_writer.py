@@ -9,6 +9,7 @@ A stand-in for federated EMNIST that needs no large download.
 
 import gzip
 import os
+import zlib
 
 import numpy as np
 
@@ -83,9 +84,12 @@ def _read_writers(
 
 def read_idx2_int(path: str | os.PathLike) -> np.ndarray:
   """A gzipped IDX file of a matrix of big-endian 32-bit integers."""
-  with gzip.open(path) as stream:
-    content = stream.read()
-  header = np.frombuffer(content[:12], '>i4')
-  if len(header) < 3 or header[0] != 0x0C02 or len(content) != 12 + 4 * header[1] * header[2]:
+  try:
+    with gzip.open(path) as stream:
+      content = stream.read()
+  except (OSError, EOFError, zlib.error) as error:
+    raise ValueError(f'{path} cannot be read as a gzipped file: {error}.') from error
+  header = np.frombuffer(content.ljust(12, b'\0')[:12], '>i4')
+  if header[0] != 0x0C02 or len(content) != 12 + 4 * header[1] * header[2]:
     raise ValueError(f'{path} is not an IDX file of 32-bit integers with two dimensions.')
   return np.frombuffer(content[12:], '>i4').reshape(header[1], header[2])

@@ -8,6 +8,8 @@ standardisation sees no test row.
 
 import dataclasses
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -190,7 +192,7 @@ def read_npz(path: str | os.PathLike, *, owner: str) -> tuple[np.ndarray, np.nda
   try:
     with np.load(path, allow_pickle=False) as arrays:
       x, y, owners = arrays['x'], arrays['y'], arrays[owner]
-  except (KeyError, OSError, ValueError, EOFError) as error:
+  except (KeyError, OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
     raise ValueError(f'{path} does not have the arrays x, y and {owner}: {error}.') from error
   if not x.ndim:
     raise ValueError(f'{path}: x is a single number; it must have a row for each example.')

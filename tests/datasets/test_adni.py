@@ -41,6 +41,14 @@ def test_wrong_file(tmp_path, changes, message):
     datasets.load_dataset('adni', seed=0, data_dir=tmp_path)
 
 
+def test_a_file_that_was_cut_short(tmp_path):
+  _write(tmp_path)
+  content = (tmp_path / 'adni.npz').read_bytes()
+  (tmp_path / 'adni.npz').write_bytes(content[: len(content) // 2])
+  with pytest.raises(ValueError, match=r'adni\.npz does not have the arrays'):
+    datasets.load_dataset('adni', seed=0, data_dir=tmp_path)
+
+
 def test_missing_file_says_how():
   with pytest.raises(FileNotFoundError, match='Access needs approval'):
     datasets.load_dataset('adni', seed=0)

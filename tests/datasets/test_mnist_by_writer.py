@@ -60,10 +60,18 @@ def test_from_qmnists_own_files(mnist_dir, writers):
     datasets.load_dataset('mnist_by_writer', seed=0, data_dir=mnist_dir)
 
 
-def test_wrong_idx_file(tmp_path):
-  with gzip.open(tmp_path / 'f.gz', 'wb') as stream:
-    stream.write(b'\0' * 20)
-  with pytest.raises(ValueError, match='IDX'):
+@pytest.mark.parametrize(
+  ('content', 'message'),
+  [
+    (gzip.compress(b'\0' * 20, mtime=0), 'IDX'),
+    (gzip.compress(b'\0' * 5, mtime=0), 'IDX'),
+    (gzip.compress(b'\0' * 20, mtime=0)[:-9], r'f\.gz cannot be read as a gzipped file'),
+    (b'\0' * 20, r'f\.gz cannot be read as a gzipped file'),
+  ],
+)
+def test_wrong_idx_file(tmp_path, content, message):
+  (tmp_path / 'f.gz').write_bytes(content)
+  with pytest.raises(ValueError, match=message):
     mnist_by_writer.read_idx2_int(tmp_path / 'f.gz')
 
 
