@@ -3,7 +3,7 @@
 import ast
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 _AT_MOST = 4
@@ -43,8 +43,17 @@ def show(value: Any) -> str:
   return ','.join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def parse_options(flag: str, texts: tuple[str, ...]) -> dict[str, Any]:
-  """Options from texts of the form name=value, with numbers and truth values parsed."""
+def parse_options(
+  flag: str, texts: tuple[str, ...], *, as_written: Container[str] = ()
+) -> dict[str, Any]:
+  """Options from texts of the form name=value.
+
+  Args:
+    flag: where they were given, for messages.
+    texts: the options.
+    as_written: names of those whose numbers and truth values stay text, such as columns called 0
+      and 1; of others they are parsed.
+  """
   result = {}
   for text in texts:
     name, equals, value = text.partition('=')
@@ -52,7 +61,9 @@ def parse_options(flag: str, texts: tuple[str, ...]) -> dict[str, Any]:
       raise ValueError(f'--{flag}={text} must have the form name=value.')
     if name in result:
       raise ValueError(f'--{flag}={text} gives {name} a second time.')
-    result[name] = _parse_value(value)
+    parsed = _parse_value(value)
+    stays = name in as_written and not (parsed is None or isinstance(parsed, str))
+    result[name] = value if stays else parsed
   return result
 
 

@@ -548,7 +548,10 @@ class ExperimentConfig:
   @property
   def dataset_options(self) -> dict[str, Any]:
     """The data set's options by name, those with a flag of their own among them."""
-    options = parse_options('dataset_option', self.dataset_option)
+    is_table = datasets.registry.is_table(self.dataset)
+    known = datasets.registry.find(self.dataset).options if is_table else {}
+    texts = [name for name, option in known.items() if option.kind is str]
+    options = parse_options('dataset_option', self.dataset_option, as_written=texts)
     for name in DATASET_FLAGS:
       value = getattr(self, name)
       if value is not None:

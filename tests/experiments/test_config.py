@@ -234,3 +234,13 @@ def test_a_path_in_ones_home_is_found_there(monkeypatch):
   config = ExperimentConfig(output_dir='~/a', dataset='~/t.csv', metric=('~/m.py:f',), **table)
   assert config.output_dir == '/home/me/a' and config.dataset == '/home/me/t.csv'
   assert config.metric == ('/home/me/m.py:f',)
+
+
+def test_columns_of_a_table_may_be_called_by_numbers():
+  texts = ('features=0,1', 'test_fraction=0.5', 'preprocessing=none')
+  config = ExperimentConfig(
+    dataset='t.csv', silo_column='2', target_column='3', dataset_option=texts
+  )
+  columns = {'silo_column': '2', 'target_column': '3'}
+  options = {'features': '0,1', 'test_fraction': 0.5, 'preprocessing': 'none', **columns}
+  assert config.dataset_options == options
