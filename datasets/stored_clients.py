@@ -22,6 +22,9 @@ class RowFile:
     self._row_bytes = int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize
     self._file = os.open(path, os.O_RDONLY)
 
+  def __reduce__(self) -> tuple[Any, ...]:
+    return RowFile, (self._path, self.shape, self.dtype)  # a copy opens the file for itself
+
   def __del__(self):
     if hasattr(self, '_file'):
       os.close(self._file)

@@ -1,6 +1,9 @@
 """A folder of Parquet files: the examples of each client, from disk, and what is refused."""
 
+import copy
+import gc
 import itertools
+import pickle
 import warnings
 
 import numpy as np
@@ -156,6 +159,17 @@ def test_some_of_the_clients(folder, read):
   np.testing.assert_array_equal(data.train.select(chosen).load(np.array([0])).x,
                                 data.train.load(np.array([7])).x)  # fmt: skip
   assert not len(data.train.load(np.array([], int)).x)
+
+
+def test_a_copy_of_the_clients_does_not_close_their_files(folder, read):
+  train = read(folder).train
+  rows = np.arange(train.num_clients)
+  expected = train.load(rows).x.copy()
+  for other in (copy.deepcopy(train), pickle.loads(pickle.dumps(train))):
+    np.testing.assert_array_equal(other.load(rows).x, expected)
+    del other
+  gc.collect()
+  np.testing.assert_array_equal(train.load(rows).x, expected)
 
 
 def test_a_file_that_was_cut_is_said(folder, read, tmp_path):
