@@ -28,7 +28,7 @@ def standardise(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.nda
   train = train.astype(np.float64)
   mean, deviation = train.mean(axis=0), train.std(axis=0)
   # A constant column of decimals may show a deviation of rounding errors.
-  varies = deviation > 1e-9 * np.maximum(1.0, np.abs(mean))
+  varies = deviation > len(train) * np.finfo(np.float64).eps * np.abs(mean)
   scale = np.where(varies, deviation, 1.0)
   return (
     ((train - mean) / scale).astype(np.float32),
