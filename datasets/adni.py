@@ -23,6 +23,7 @@ import numpy as np
 from datasets import federated, files, partition, silos, sources
 
 FILE = sources.ADNI
+_DEVIATION = 1.2 * 12**-0.5  # as if all values from 0.8 to 2 were equally likely
 _CITATION = "Alzheimer's Disease Neuroimaging Initiative (ADNI), adni.loni.usc.edu."
 
 
@@ -52,7 +53,9 @@ def load(
   )
   return federated.FederatedDataset(
     name='adni',
-    task=federated.Task(kind='regression', num_outputs=1, example_shape=(32, 32, 1)),
+    task=federated.Task(
+      kind='regression', num_outputs=1, example_shape=(32, 32, 1), label_deviation=_DEVIATION
+    ),
     train=train,
     test=test,
     client_ids=tuple(f'scanner_{id_}' for id_ in ids),

@@ -127,6 +127,7 @@ labels 1 to 5>
     name=name,
     task_kind=task,
     num_outputs=num_outputs,
+    label_deviation=1.0 if target_bounds is None else 12**-0.5,  # as if all were equally likely
     xs=[x[rows] for rows in rows_of],
     ys=[y[rows] for rows in rows_of],
     client_ids=[str(id_) for id_ in ids],

@@ -123,7 +123,12 @@ def load(
   test = _examples(x[:, :test_examples], y[:, :test_examples])
   return federated.FederatedDataset(
     name='ppsgd_synthetic',
-    task=federated.Task(kind='regression', num_outputs=1, example_shape=(dimension,)),
+    task=federated.Task(
+      kind='regression',
+      num_outputs=1,
+      example_shape=(dimension,),
+      label_deviation=math.hypot(_THETA_0_DEVIATION * math.sqrt(variances.sum()), label_noise),
+    ),
     train=train,
     test=test,
     excess_risk=_examples(

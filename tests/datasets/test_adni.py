@@ -19,6 +19,9 @@ def test_scanners(tmp_path):
   dataset = datasets.load_dataset('adni', seed=0, data_dir=tmp_path)
   assert dataset.client_ids == ('scanner_GE', 'scanner_Philips', 'scanner_Siemens')
   assert dataset.task.kind == 'regression'
+  assert dataset.task.label_deviation == pytest.approx(
+    np.std(np.linspace(0.8, 2, 10_000)), rel=1e-3
+  )
   np.testing.assert_array_equal(dataset.train.num_examples, [6, 6, 6])
   np.testing.assert_array_equal(dataset.test.num_examples, [2, 2, 2])
   images = {

@@ -38,6 +38,8 @@ def test_regression():
   y = np.concatenate([dataset.train.pooled()[1], dataset.test.pooled()[1]])
   np.testing.assert_allclose(np.sort(y), np.sort(_table()['days'] / 30), rtol=1e-6)
   assert 'outside the guarantee' in dataset.preprocessing[0]
+  assert dataset.task.label_deviation == pytest.approx(np.std(np.linspace(0, 1, 10_000)), rel=1e-3)
+  assert _load().task.label_deviation == 1
 
 
 def test_all_other_columns_are_features():

@@ -32,6 +32,12 @@ def test_spectrum_and_labels():
   assert dataset.test.x.shape == (50, 10, 10)
 
 
+def test_how_far_labels_are_from_their_mean_is_known():
+  draws = [_load(seed=seed, num_clients=2, label_noise=9.0) for seed in range(60)]
+  seen = np.sqrt(np.mean([dataset.train.y.var() for dataset in draws]))
+  assert draws[0].task.label_deviation == pytest.approx(seen, rel=0.1)
+
+
 def test_excess_risk():
   theta = np.array([[1.0, 2.0], [3.0, 4.0]])
   variances = np.array([1.0, 0.5])
