@@ -36,7 +36,7 @@ def read(
   try:
     with open(path, newline='', encoding='utf-8-sig') as file:
       reader = csv.DictReader(file)
-      columns, rows = reader.fieldnames or [], list(reader)
+      columns, rows = reader.fieldnames or [], [(reader.line_num, row) for row in reader]
   except (OSError, UnicodeDecodeError, csv.Error) as error:
     raise ValueError(f'{flag} cannot be read: {getattr(error, "strerror", error)}.') from error
   if not {'silo', column} <= set(columns):
@@ -44,7 +44,7 @@ def read(
   values: dict[str, Any] = {}
   known, every = frozenset(silos), frozenset((*silos, *left_out))
   alike = _without_blanks(every)
-  for line, row in enumerate(rows, start=2):
+  for line, row in rows:
     written, where = row['silo'] or '', f'{flag}, line {line}'
     bare = written.strip()
     silo = next((name for name in (written, bare) if name in every), alike.get(bare, bare))

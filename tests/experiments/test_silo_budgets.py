@@ -63,3 +63,10 @@ def test_names_with_blanks_of_those_who_are_left_out(read):
     assert read([tiny, 'a'], ['a'], left_out=(' tiny',)) == [2]
   with pytest.raises(ValueError, match='has no row for 1 silos'):
     read([' a'], ['a'], left_out=(' a',))
+
+
+def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
+  path = tmp_path / 'budgets.csv'
+  path.write_text('silo,epsilon\n\na,1\n\nb,0\n')
+  with pytest.raises(ValueError, match=r'line 5: epsilon is .0.; it must be greater than 0'):
+    silo_budgets.read_epsilons(path, ['a', 'b'], 1e-3)
