@@ -32,7 +32,7 @@ def from_keras(
 
   Args:
     keras_model: one input [B, ...] and one output: raw outputs (logits), without a softmax or
-      sigmoid at the end: [B, classes], [B, 1] or [B] for one, [B, T, tokens] for 'next_word'.
+      sigmoid at the end: [B, classes], [B, 1] for one, [B, T, tokens] for 'next_word'.
     task_kind: 'regression', 'binary' (labels -1 and +1, hinge loss), 'classification',
       'multilabel' or 'next_word'; loss and metrics are those of the task.
     name: what reports call it; the Keras model's name if None.
@@ -151,15 +151,24 @@ def _check_output(where: str, keras_model, task_kind: str) -> None:
     raise ValueError(
       f'{where}: its output has shape {shape}; a {task_kind} task needs {expected[one_output]}.'
     )
-  last = keras_model.outputs[0].node.layer
-  activation = getattr(last, 'activation', None)
-  squashed = activation in (tf.keras.activations.softmax, tf.keras.activations.sigmoid)
+  last = keras_model
+  while isinstance(last, tf.keras.Model | tf.keras.layers.Wrapper):
+    last = last.outputs[0].node.layer if isinstance(last, tf.keras.Model) else last.layer
+  functions = [getattr(last, name, None) for name in ('activation', 'function')]
+  squashed = any(function in _SQUASHING for function in functions)
   if task_kind != 'regression' and (squashed or isinstance(last, tf.keras.layers.Softmax)):
     raise ValueError(
       f'{where}: layer {last.name} ends in a softmax or sigmoid; the loss takes raw outputs '
       '(logits), so leave it out.'
     )
 
+
+_SQUASHING = (
+  tf.keras.activations.softmax,
+  tf.keras.activations.sigmoid,
+  tf.nn.softmax,
+  tf.nn.sigmoid,
+)
 
 # A copy's weights are exchanged for tensors while it is called, its dropout gets the call's
 # numbers: one call at a time.
