@@ -130,9 +130,12 @@ def _document(example: bytes, words: dict[str, int], tags: dict[str, int]) -> _D
   import tensorflow as tf  # Only where such a file is read.
 
   feature = tf.train.Example.FromString(example).features.feature
-  tokens, title, tag_line = (
-    feature[key].bytes_list.value[0].decode() for key in ('tokens', 'title', 'tags')
-  )
+  try:
+    tokens, title, tag_line = (
+      feature[key].bytes_list.value[0].decode() for key in ('tokens', 'title', 'tags')
+    )
+  except IndexError as error:
+    raise ValueError(f'{FILE.name} holds an example without tokens, title and tags.') from error
   text = [*tokens.split(), *title.split()]
   found = collections.Counter(words[word] for word in text if word in words)
   places = np.fromiter(found.keys(), np.int32, len(found))

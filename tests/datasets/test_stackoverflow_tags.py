@@ -86,6 +86,17 @@ def test_too_large_a_vocabulary(data_dir):
     datasets.load_dataset('stackoverflow_tags', seed=0, data_dir=data_dir, num_words=6)
 
 
+def test_examples_of_another_form(data_dir, write_tff_sqlite):
+  for name in ('stackoverflow.sqlite', 'test.part'):
+    (data_dir / name).unlink()
+  of_user = {'u1': {'tokens': ['how to sort'], 'tags': ['python']}}
+  write_tff_sqlite('stackoverflow.sqlite', {'train': of_user, 'test': of_user})
+  with pytest.raises(ValueError, match='holds an example without tokens, title and tags'):
+    datasets.load_dataset(
+      'stackoverflow_tags', seed=0, data_dir=data_dir, num_clients=1, num_words=4, num_tags=3
+    )
+
+
 def test_wrong_archive(tmp_path):
   _archive(tmp_path / 'a.tar.bz2', 'other', b'')
   with pytest.raises(ValueError, match='does not contain'):
