@@ -61,7 +61,7 @@ labels 1 to 5>
     seed: decides the split inside each silo.
     preprocessing: `silo` standardises by each silo's training rows, which is
       outside the guarantee; `fixed` clips each feature to its `bounds` and maps
-      them to 0..1, which costs no privacy; `none` takes the numbers as they are.
+      them to 0..1, which costs no privacy; `none` takes the numbers as they are, in float32.
     bounds: with `fixed`, the public (low, high) of each feature.
     target_bounds: for regression, public (low, high) which map the target to
       0..1; a target outside is an error. None leaves the target as it is.

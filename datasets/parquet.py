@@ -62,10 +62,12 @@ def from_parquet(
     task: `regression`, `binary` (two values, the smaller becomes -1, the other +1) or
       `classification` (values become 0, 1, ... in their order; `extras['target_values']` has
       them). None infers it, says so in a warning and in `preprocessing`: two values are binary;
-      text, and up to 20 different whole numbers, are classes; all else is regression.
+      text, and up to 20 different whole numbers that each come twice or more on average, are
+      classes; all else is regression.
     features: the columns to predict from, numbers, truth values, or lists of numbers which all
       have the same length; None for all the others but an index of pandas. They are taken as
-      they are: bytes if all are bytes, else float32.
+      they are: bytes if all are bytes, else float32, which holds 7 digits: take 1.7e9 off times
+      in seconds before.
     example_shape: the shape of an example, such as (28, 28, 1); by default it is flat.
     test_fraction: the share of each client's rows kept for its test.
     seed: decides the split inside each client.

@@ -107,7 +107,8 @@ def assign_labels(
   """Which labels each client holds: [num_clients, labels_per_client], distinct.
 
   A label goes to clients in proportion to its examples, so that every client can
-  have the same number and almost no example is left over.
+  have the same number and almost no example is left over. Labels are dealt in turns: of 10
+  equally frequent ones, 5 for each, the clients are pairs that have all 10 between them.
   """
   num_labels = len(label_counts)
   if num_clients < 1:
