@@ -247,7 +247,7 @@ def _target(
     else:
       low, high = _pair('target_bounds', bounds)
       if df[column].dtype.kind == 'f':  # in 32 bits 0.1 is a little more than it
-        low, high = (float(df[column].dtype.type(bound)) for bound in (low, high))
+        low, high = np.array([low, high], df[column].to_numpy().dtype).tolist()
       if not low < high:
         raise ValueError(f'target_bounds is {bounds}; the first must be below the second.')
       if y.min() < low or y.max() > high:

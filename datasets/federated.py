@@ -439,12 +439,14 @@ class FederatedDataset:
         f'--min_examples={min_examples} leaves nobody of --dataset={self.name}, whose largest '
         f'client has {self.train.num_examples.max()} training examples.'
       )
-    test = self.test.select(kept)
+    test, server_test = self.test.select(kept), self.server_test
+    if isinstance(test, ClientExamples) and self._server_has_clients_tests():
+      server_test = test.pooled()
     return dataclasses.replace(
       self,
       train=self.train.select(kept),
       test=test,
-      server_test=test.pooled() if self._server_has_clients_tests() else self.server_test,
+      server_test=server_test,
       validation=None if self.validation is None else self.validation.select(kept),
       excess_risk=None if self.excess_risk is None else self.excess_risk.select(kept),
       client_ids=tuple(self.client_ids[k] for k in kept),
