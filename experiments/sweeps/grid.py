@@ -46,6 +46,7 @@ class Grid:
   seeds: tuple[int, ...]
 
   def __post_init__(self):
+    _load_methods(self.base, self.axes)
     if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
       raise ValueError(f'--seeds={_words(self.seeds)} must be one or more different numbers.')
     for name, values in self.axes.items():
@@ -149,6 +150,7 @@ class Grid:
   @classmethod
   def from_json(cls, value: Mapping[str, Any]) -> 'Grid':
     """Reads what `to_json` gave."""
+    _load_methods(value['base'], value['axes'])
     base = {n: settings()[n].check(v) for n, v in value['base'].items()}
     axes = {}
     for names, values in value['axes'].items():
@@ -156,6 +158,14 @@ class Grid:
       is_option = settings()[name].kind is tuple
       axes[names] = tuple(v if is_option else settings()[name].check(v) for v in values)
     return cls(base=base, axes=axes, seeds=tuple(value['seeds']))
+
+
+def _load_methods(base: Mapping[str, Any], axes: Mapping[str, Iterable[Any]]) -> None:
+  """Loads the methods of users' own files that a grid names: their settings are known then."""
+  swept = (values for names, values in axes.items() if 'method' in names.split('+'))
+  for named in (base.get('method_file'), base.get('method'), *itertools.chain(*swept)):
+    if user_files.is_method(named):
+      user_files.method(named)
 
 
 def run_name(values: Mapping[str, Any]) -> str:

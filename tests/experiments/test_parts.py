@@ -100,7 +100,11 @@ def forget():
   """A user's file is known to one test only."""
   before = {*processes.METHODS}
   yield
-  for name in {*processes.METHODS} - before:
+  _forget_methods({*processes.METHODS} - before)
+
+
+def _forget_methods(names):
+  for name in names & {*processes.METHODS}:
     del processes.METHODS[name]
   user_files._METHODS.clear()
   user_files._MODULES.clear()
@@ -299,6 +303,26 @@ def test_a_recipe_takes_a_users_method_and_its_flag(file, tmp_path, monkeypatch)
   )
   runs = recipe.grid('all').runs().values()
   assert sorted(config.in_a_recipe_share for config in runs) == [0.25, 0.5]
+
+
+@pytest.mark.parametrize('how', ['base', 'axes'])
+def test_a_grid_knows_the_settings_of_a_users_method_in_any_process(file, how):
+  """A worker, and whoever goes on with a sweep, has the sweep's folder alone."""
+  path = file(f'in_a_grid_{how}.py', METHOD)
+  base, axes = {'rounds': 2}, {f'in_a_grid_{how}_share': (0.25, 0.5)}
+  if how == 'base':
+    base['method'] = path
+  else:
+    axes['method'] = (path, 'fedavg')
+  grid = Grid(base=base, axes=axes, seeds=(0,))
+  written = json.dumps(grid.to_json())
+  _forget_methods({'in_a_grid_base', 'in_a_grid_axes'})
+  assert Grid.from_json(json.loads(written)).runs().keys() == grid.runs().keys()
+  # One value alone, as `--method=... --NAME_share=...` with another setting swept.
+  written = json.dumps({'base': {'method': path, f'in_a_grid_{how}_share': 0.25}, 'seeds': [0],
+                        'axes': {'rounds': [1, 2]}})  # fmt: skip
+  _forget_methods({'in_a_grid_base', 'in_a_grid_axes'})
+  assert len(Grid.from_json(json.loads(written)).runs()) == 2
 
 
 # ------------------------------------------------------------ a model, metrics
