@@ -177,6 +177,8 @@ def _load(flag: str, text: str) -> types.ModuleType:
   if path in _MODULES:
     return _MODULES[path]
   _check_is_file(flag, text, text)
+  if path.suffix != '.py':
+    raise ValueError(f'--{flag}={text} must be a Python file, such as my_method.py.')
   name = f'{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}'
   spec = importlib.util.spec_from_file_location(name, path)
   assert spec is not None and spec.loader is not None

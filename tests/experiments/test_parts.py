@@ -155,6 +155,11 @@ def test_its_file_is_part_of_what_a_run_is(file):
   assert ExperimentConfig(method=path).identity['method_file'] != before
 
 
+def test_a_file_of_another_kind_is_no_method(file):
+  with pytest.raises(ValueError, match=r'own\.txt must be a Python file, such as my_method\.py'):
+    ExperimentConfig(method_file=file('own.txt', METHOD))
+
+
 def test_its_settings_are_known_with_it_only(file):
   with pytest.raises(TypeError, match='unknown_until_now_share is no setting'):
     ExperimentConfig(unknown_until_now_share=0.1)
