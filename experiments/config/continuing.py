@@ -1,5 +1,6 @@
 """What a folder that is continued says counts; of the flags beside it some may differ."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from experiments.config import user_files
 from experiments.config.experiment import default_of, names_content, settings, with_own_method
 from settings import show
 
+_PLACES = {'data_dir', 'ledger'}  # beside the files that are only read
 _MAY_DIFFER = {'device'}  # which may have gone; beside all that is no part of a run's identity
 
 
@@ -19,6 +21,33 @@ def may_differ(name: str) -> bool:
 def names_a_run(given: Mapping[str, Any]) -> bool:
   """Whether any of the given settings says what is run, and not only where or how."""
   return not all(map(may_differ, given))
+
+
+def as_begun(recorded: Mapping[str, Any], working_folder: str) -> dict[str, Any]:
+  """The recorded settings with whole paths, if they are read in another folder than written.
+
+  A relative path means what it meant when the run was begun: from elsewhere `--ledger=book.json`
+  would be another ledger, in which nothing is spent.
+
+  Args:
+    recorded: settings by name.
+    working_folder: where the process was that wrote them; what is no folder (any more) counts not.
+  """
+  if not os.path.isdir(working_folder) or os.path.samefile(working_folder, '.'):
+    return dict(recorded)
+  return {name: _from(working_folder, name, value) for name, value in recorded.items()}
+
+
+def _from(folder: str, name: str, value: Any) -> Any:
+  if name == 'metric':
+    return [os.path.join(folder, text) for text in value]
+  setting = settings().get(name)
+  if not value or setting is None:
+    return value
+  if name in _PLACES or setting.is_path or setting.is_file(value):
+    kind, of_kind, path = value.rpartition('parquet:')
+    return f'{kind}{of_kind}{os.path.join(folder, path)}'
+  return value
 
 
 def merged(

@@ -19,13 +19,14 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import pathlib
 import platform
 import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.config import launcher
+from experiments.config import continuing, launcher
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import files, noise_correlations, noise_keys, provenance
 
@@ -109,7 +110,7 @@ class RunFolder:
         noise_keys.forget(self.path)
         _remove(self.path / noise_correlations.NAME)
         record = {'config': config.to_json(), 'file_contents': config.file_contents}
-        files.write_json(self.path / 'config.json', record)
+        files.write_json(self.path / 'config.json', {**record, 'working_folder': os.getcwd()})
     except BaseException:
       self.close()
       raise
@@ -195,6 +196,7 @@ class RunFolder:
       {
         'config': self.config.to_json(),
         'file_contents': self.config.file_contents,
+        'working_folder': os.getcwd(),
         'contents': {**record.get('contents', {}), **contents},
         'fingerprint': self.fingerprint,
         'data_checksums': dict(checksums),
@@ -298,14 +300,15 @@ def _is_of_a_run(record: Any) -> bool:
 
 
 def recorded_settings(folder: str) -> dict[str, Any] | None:
-  """The settings of the run in a folder, None if there is none.
+  """The settings of the run in a folder, paths as they were meant; None if there is none.
 
   Raises:
     ValueError: what is there cannot be read.
   """
   path = pathlib.Path(folder) / 'config.json'
   try:
-    return dict(json.loads(path.read_text())['config'])
+    record = json.loads(path.read_text())
+    return continuing.as_begun(record['config'], record.get('working_folder', ''))
   except (FileNotFoundError, NotADirectoryError):
     return None
   except (ValueError, KeyError, TypeError) as error:

@@ -6,12 +6,13 @@ Importing this module does not import TensorFlow.
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.config import continuing, launcher, sweep_flags
-from experiments.config.experiment import ExperimentConfig
+from experiments.config.experiment import ExperimentConfig, settings
 from experiments.folder import files, noise_keys, results
 from experiments.sweeps.grid import Grid
 from settings import show
@@ -100,7 +101,11 @@ def continued(
       f'--{name}={show(given[name])} contradicts {where}, which sweeps {name}; leave the flag out '
       'to continue, or choose another folder.'
     )
-  base = continuing.merged(grid.base, given, where, complete=False)
+  # What says what is run names its files as the grid's axes do.
+  began_in = json.loads((folder / 'sweep.json').read_text()).get('working_folder', '')
+  own = {n: v for n, v in grid.base.items() if not settings()[n].identity}
+  base = {**grid.base, **continuing.as_begun(own, began_in)}
+  base = continuing.merged(base, given, where, complete=False)
   return dataclasses.replace(grid, base=base)
 
 
@@ -201,6 +206,7 @@ def write(
     {
       'grid': grid.to_json(),
       'file_contents': grid.file_contents,
+      'working_folder': os.getcwd(),
       'how': how.to_json(),
       'selection': selection,
       'failures': dict(failures),

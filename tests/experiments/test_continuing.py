@@ -161,6 +161,64 @@ def test_a_hint_works_from_other_folders_and_with_spaces(tmp_path, monkeypatch):
   assert launcher.command() == 'run-experiment'
 
 
+@pytest.fixture(name='elsewhere')
+def _elsewhere(tmp_path, monkeypatch):
+  """Goes to one folder now, and to another when it is called."""
+  for name in ('here', 'there'):
+    (tmp_path / name).mkdir()
+  monkeypatch.chdir(tmp_path / 'here')
+  return lambda: monkeypatch.chdir(tmp_path / 'there')
+
+
+def test_a_run_goes_on_in_another_working_folder_with_its_own_files(tmp_path, elsewhere):
+  """From there the same relative path would be another ledger, in which nothing is spent."""
+  here, folder = tmp_path / 'here', str(tmp_path / 'run')
+  settings = dict(
+    dataset='mine.csv', silo_column='a', target_column='b', model='my_model.py:build',
+    metric=('my_metrics.py:top',), privacy='client', noise_multiplier=1.0, delta=1e-3,
+    ledger='book.json', data_dir='data', output_dir=folder,
+  )  # fmt: skip
+  config = ExperimentConfig(**settings)
+  open_folder = results.RunFolder(config)  # as a kill leaves it
+  assert cli._configuration({'resume': True, 'output_dir': folder}).model == 'my_model.py:build'
+  elsewhere()
+  found = cli._configuration({'resume': True, 'output_dir': folder})
+  assert found.ledger == str(here / 'book.json') and found.data_dir == str(here / 'data')
+  assert found.dataset == str(here / 'mine.csv')
+  assert found.model == f'{here}/my_model.py:build'
+  assert found.metric == (f'{here}/my_metrics.py:top',)
+  given = {'resume': True, 'output_dir': folder, 'ledger': 'mine.json'}
+  assert cli._configuration(given).ledger == 'mine.json'
+  open_folder.close()
+
+
+def test_a_folder_of_parquet_files_is_found_from_elsewhere(tmp_path, elsewhere):
+  assert continuing.as_begun({'dataset': 'parquet:mine'}, os.getcwd()) == {
+    'dataset': 'parquet:mine'
+  }
+  began = os.getcwd()
+  elsewhere()
+  found = continuing.as_begun({'dataset': 'parquet:mine', 'rounds': 3, 'data_dir': ''}, began)
+  assert found == {'dataset': f'parquet:{began}/mine', 'rounds': 3, 'data_dir': ''}
+  assert continuing.as_begun({'ledger': 'book.json'}, f'{began}/gone') == {'ledger': 'book.json'}
+
+
+def test_a_sweep_goes_on_in_another_working_folder_with_its_own_ledger(tmp_path, elsewhere):
+  folder = tmp_path / 'swept'
+  folder.mkdir()
+  begun = grid.Grid(
+    base={'privacy': 'client', 'noise_multiplier': 1.0, 'delta': 1e-3, 'ledger': 'book.json'},
+    axes={'client_learning_rate': (0.1, 0.2)},
+    seeds=(0,),
+  )
+  record.take(folder, begun, resume=False)
+  elsewhere()
+  again = record.continued(folder, {}, [], [])
+  assert again.base['ledger'] == str(tmp_path / 'here' / 'book.json')
+  assert not record.take(folder, again, resume=True)
+  assert record.continued(folder, {}, [], []).base == again.base
+
+
 # ------------------------------------------------ runs that had no round
 
 
