@@ -131,7 +131,7 @@ class RunFolder:
     if not self._has_rounds(record):
       return False  # a run that was killed before its first round
     try:
-      earlier = ExperimentConfig.from_json(record['config'])
+      earlier = ExperimentConfig.from_json(_settings(record))
     except (KeyError, TypeError, ValueError) as error:
       raise ValueError(
         f'{where} holds a run with a configuration that cannot be read: {error}'
@@ -299,6 +299,10 @@ def _is_of_a_run(record: Any) -> bool:
   return isinstance(config, dict) and {'dataset', 'method'} <= config.keys()
 
 
+def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
+  return continuing.as_begun(record['config'], record.get('working_folder', ''))
+
+
 def recorded_settings(folder: str) -> dict[str, Any] | None:
   """The settings of the run in a folder, paths as they were meant; None if there is none.
 
@@ -307,8 +311,7 @@ def recorded_settings(folder: str) -> dict[str, Any] | None:
   """
   path = pathlib.Path(folder) / 'config.json'
   try:
-    record = json.loads(path.read_text())
-    return continuing.as_begun(record['config'], record.get('working_folder', ''))
+    return _settings(json.loads(path.read_text()))
   except (FileNotFoundError, NotADirectoryError):
     return None
   except (ValueError, KeyError, TypeError) as error:

@@ -178,8 +178,11 @@ def test_a_run_goes_on_in_another_working_folder_with_its_own_files(tmp_path, el
     metric=('my_metrics.py:top',), privacy='client', noise_multiplier=1.0, delta=1e-3,
     ledger='book.json', data_dir='data', output_dir=folder,
   )  # fmt: skip
-  config = ExperimentConfig(**settings)
-  open_folder = results.RunFolder(config)  # as a kill leaves it
+  for name in ('mine.csv', 'my_model.py', 'my_metrics.py'):
+    (here / name).write_text('a,b\n1,2\n')
+  open_folder = results.RunFolder(ExperimentConfig(**settings))
+  open_folder.record_environment({}, {})
+  open_folder.begin('key')
   assert cli._configuration({'resume': True, 'output_dir': folder}).model == 'my_model.py:build'
   elsewhere()
   found = cli._configuration({'resume': True, 'output_dir': folder})
@@ -190,6 +193,9 @@ def test_a_run_goes_on_in_another_working_folder_with_its_own_files(tmp_path, el
   given = {'resume': True, 'output_dir': folder, 'ledger': 'mine.json'}
   assert cli._configuration(given).ledger == 'mine.json'
   open_folder.close()
+  again = results.RunFolder(found)
+  assert again.resuming
+  again.close()
 
 
 def test_a_folder_of_parquet_files_is_found_from_elsewhere(tmp_path, elsewhere):
