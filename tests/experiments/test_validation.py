@@ -1,5 +1,7 @@
 """Examples held out for choosing settings."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,8 @@ def test_the_seed_decides_and_the_statement_says_so():
   first, again = exam(validation_fraction=0.2), exam(validation_fraction=0.2)
   np.testing.assert_array_equal(first.validation.x, again.validation.x)
   assert 'held out' in first.preprocessing[-1]
+  held = {tuple(validation._split(20, 0.5, *whose)[1]) for whose in ((0, 0), (1, 0), (0, 1))}
+  assert len(held) == 3  # and each client has draws of its own
 
 
 def test_a_client_keeps_an_example_to_train_on():
@@ -139,3 +143,40 @@ def test_validation_is_evaluated_beside_the_test_set():
     ('validation', 'personal', ''),
     ('validation', 'global', 'global_'),
   ]
+  for task in tasks:
+    np.testing.assert_array_equal(task.examples.y, getattr(data, task.split).y)
+
+
+def test_a_sample_of_clients_is_evaluated_with_what_is_its_own(monkeypatch):
+  class Method:
+    evaluations = ('global', 'personal')
+    compared_groups = ()
+
+    @staticmethod
+    def build_evaluation(which, spec):
+      return which
+
+  class Machine:
+    @staticmethod
+    def place(tree, *, work):
+      return tree
+
+    @staticmethod
+    def evaluate(which, server, states, data, rows, *, data_rows):
+      assert (states is None) == (which == 'global')
+      return {'states': rows, 'y': data['y'][data_rows]}
+
+  who, odd = np.array([1, 4, 6, 9]), np.arange(63) % 2 == 1
+  monkeypatch.setattr(evaluation, 'sample_of', lambda num_clients, size: who)
+  data = dataclasses.replace(
+    exam(validation_fraction=0.2), groups={'even': ~odd, 'odd': odd}, clusters=('even', 'odd')
+  )
+  first, *_ = tasks = evaluation.evaluation_tasks(Method, data, who)
+  assert first.client_ids == tuple(data.client_ids[k] for k in who)
+  np.testing.assert_array_equal(first.groups['odd'], [True, False, False, True])
+  np.testing.assert_array_equal(first.clusters, [1, 0, 0, 1])
+  evaluator = evaluation.Evaluator(method=Method, datasets=[data], runtime=Machine, clients=4)
+  for task, [found] in zip(tasks, evaluator.evaluate({}, {}), strict=True):
+    np.testing.assert_array_equal(found['y'], getattr(data, task.split).y[who])
+    # A model that all share needs no state; a client's own is that of the same client.
+    np.testing.assert_array_equal(found['states'], who if task.of_clients else np.arange(4))
