@@ -19,10 +19,10 @@ RATE = 0.1
 ADAPTIVE = ('fedadagrad', 'fedadam', 'fedyogi')
 
 
-def _reddi(name, updates, x, *, rate, beta_1, beta_2, tau):
+def _reddi(name, updates, x, *, rates, beta_1, beta_2, tau):
   """Algorithm 2 of Reddi et al. 2021; `updates(x, t)` is the mean of the clients' updates."""
   m, v = np.zeros_like(x), np.full_like(x, tau**2)
-  for t in range(4):
+  for t, rate in enumerate(rates):
     delta = updates(x, t)
     if name == 'fedavgm':
       m = beta_1 * m + delta
@@ -43,7 +43,9 @@ def _reddi(name, updates, x, *, rate, beta_1, beta_2, tau):
 @pytest.mark.parametrize('name', ['fedavgm', *ADAPTIVE])
 def test_golden_numbers(name):
   data = small.regression_data(sizes=[8, 5, 2])
-  values = {'server_momentum': 0.6, 'server_learning_rate': 0.3}
+  values = {
+    'server_momentum': 0.6, 'server_learning_rate': 0.3, 'server_learning_rate_decay': 0.5
+  }  # fmt: skip
   if name in ADAPTIVE:
     values['server_adaptivity'] = 0.05
   if name in ('fedadam', 'fedyogi'):
@@ -57,7 +59,8 @@ def test_golden_numbers(name):
     own = [reference.sgd(x, k, t, batch_size=4, learning_rate=RATE) - x for k in range(3)]
     return np.mean(own, 0)
 
-  expected = _reddi(name, updates, np.zeros(4), rate=0.3, beta_1=0.6, beta_2=0.8, tau=0.05)
+  rates = 0.3 * 0.5 ** np.arange(4)
+  expected = _reddi(name, updates, np.zeros(4), rates=rates, beta_1=0.6, beta_2=0.8, tau=0.05)
   np.testing.assert_allclose(
     numpy_loops.parameter_vector(run.server['model']), expected, rtol=1e-4, atol=1e-5
   )
