@@ -24,12 +24,14 @@ def test_full_batches_are_gradient_descent_on_all_data():
   reference, expected = numpy_loops.Reference(data), np.zeros(4)
   for _ in range(3):
     gradients = [reference.gradients(expected, k).mean(0) for k in range(3)]
+    loss = np.mean((reference.x @ expected - reference.y) ** 2) / 2
     expected = expected - 0.1 * np.mean(gradients, 0)
   np.testing.assert_allclose(
     numpy_loops.parameter_vector(run.server['model']), expected, rtol=1e-5, atol=1e-6
   )
   assert run.server['round'] == 3
   assert run.metrics['participants'] == 3
+  assert run.metrics['train_loss'] == pytest.approx(loss, rel=1e-5)  # of an example
 
 
 @pytest.mark.slow
