@@ -97,6 +97,23 @@ def test_silos_have_what_the_plan_accounts_for(name, value):
   np.testing.assert_array_equal(repeated['attributes']['steps_per_round'], 3)
 
 
+def test_truncated_batches_have_the_plans_bound():
+  """Equal examples without noise: how far a model moves counts those of its batch."""
+  data = small.regression_data(rows=12)
+  data['x'][:], data['y'][:] = 1.0, 100.0
+  plan = small.example_level(
+    data, batch_size=5, steps=1, batches='truncated_poisson', batch_capacity=5
+  )
+  run, before, sizes = _run(data, plan, rounds=0), np.zeros(3), []
+  for _ in range(4):
+    run.run(1)
+    bias = run.clients['model']['bias']
+    # Each of the four parameters moves by half of a clipped gradient.
+    sizes += [*np.rint((bias - before) * 2 * 5 / RATE['client_learning_rate'])]
+    before = bias
+  assert min(sizes) < 5 == max(sizes)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize('batches', ['balls_in_bins', 'truncated_poisson'])
