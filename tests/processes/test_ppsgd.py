@@ -146,9 +146,9 @@ def test_equals_algorithms_2_and_3_in_numpy(native, weighting, alpha):
   np.testing.assert_allclose(small.flat(simulation.server['average']), w_average, atol=3e-6)
   # The personal models are those of the averaged iterates, of clients in no late round too.
   inside = np.arange(small.ROWS) < DATA['num_examples'][:, None]
-  models = w_average + theta_average
-  errors = (np.einsum('knd,kd->kn', DATA['x'], models) - DATA['y']) ** 2 * inside
-  np.testing.assert_allclose(simulation.evaluate('personal')['mse'], errors.sum(1), rtol=1e-4)
+  for which, models in (('personal', w_average + theta_average), ('global', w_average + 0 * theta)):
+    errors = (np.einsum('knd,kd->kn', DATA['x'], models) - DATA['y']) ** 2 * inside
+    np.testing.assert_allclose(simulation.evaluate(which)['mse'], errors.sum(1), rtol=1e-4)
 
 
 @pytest.mark.slow
