@@ -141,6 +141,24 @@ def test_opting_out_is_compared_with_staying_private():
   task.record(table, 7, sums, each_client=False)
   assert table.latest()['test_global_accuracy_opted_out_minus_private'] == 1 - (0.5 + 0.75) / 2
   assert table.latest('private')['test_global_accuracy_variance'] == 0.125**2
+  # Of the group itself: the share of all its rows, and the mean of its clients' shares.
+  assert table.latest()['test_global_accuracy'] == 8 / 10
+  assert table.latest()['test_global_accuracy_mean'] == 0.75
+  assert table.latest('private')['test_global_accuracy'] == 4 / 6
+
+
+def test_the_servers_test_rows_count_alike_however_they_are_cut():
+  x, y = np.arange(450, dtype=np.float32)[:, np.newaxis], np.arange(450, dtype=np.int32)
+  examples, table = evaluation.cut_into_clients(x, y), MetricTable()
+  np.testing.assert_array_equal(examples.num_examples, [200, 200, 50])
+  np.testing.assert_array_equal(examples.pooled()[0], x)
+  np.testing.assert_array_equal(examples.pooled()[1], y)
+  task = evaluation.EvaluationTask(
+    split='server_test', which='global', prefix='', examples=examples
+  )
+  sums = {'accuracy': [100.0, 100.0, 50.0], 'num_examples': examples.num_examples}
+  task.record(table, 1, sums, each_client=True)
+  assert table.latest() == {'server_test_accuracy': 250 / 450}
 
 
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
