@@ -197,6 +197,9 @@ def test_no_figure_chooses_the_easier_data(tmp_path):
 def test_gains_are_against_local_training(sweep_folder):
   drawing = report_clients.gains(report_data.read([sweep_folder]))
   assert drawing.data['comparison'].str.contains('against local').all()
+  # Errors of 0.4 and more of this client, and of 0.6 with local training: less is a gain.
+  of_one = drawing.data.loc[drawing.data['client'] == '<b>client 0</b>', 'gain']
+  assert of_one.min() > -1e-9 and of_one.max() == pytest.approx(0.2)
 
 
 def test_gains_are_against_the_best_local_training(sweep_folder):
