@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.config.experiment import ExperimentConfig
+from experiments.running import build
 from privacy.tuning import PrivateTuning
 from processes import tuned_mr_mtl
 from runtime import random_streams
@@ -46,9 +48,10 @@ def _release(run):
 @pytest.mark.slow
 def test_the_pivot_is_mr_mtl():
   data = small.regression_data(sizes=[8, 5, 2])
-  run = _run(data, runs=[2, 1, 3])
+  values = {**RATE, 'mtl_lambda': 0.6, 'server_learning_rate': 0.7}
+  run = _run(data, runs=[2, 1, 3], hyperparameters=values)
   spec = small.spec_of(data, dataclasses.replace(run.plan, tuning=None))
-  mr_mtl = small.start('mr_mtl', spec, data, hyperparameters=RATE)
+  mr_mtl = small.start('mr_mtl', spec, data, hyperparameters=values)
   mr_mtl.run(3)
   small.assert_trees_equal(run.server['model'], mr_mtl.server['model'])
   small.assert_trees_equal(run.clients['model'], mr_mtl.clients['model'])
@@ -177,6 +180,17 @@ def test_scores_have_the_noise_that_is_accounted_for():
     return abs(better - expected) / np.sqrt(expected * (1 - expected) / num_clients)
 
   assert deviations(score_noise) < 3.5 < deviations(1.5 * score_noise)
+
+
+def test_scores_are_clipped_at_the_scale_of_the_task_if_nothing_else_is_said():
+  config = ExperimentConfig(
+    method='tuned_mr_mtl', dataset='digits', privacy='example', noise_multiplier=1.0, delta=1e-3,
+    validation_fraction=0.2, rounds=1,
+  )  # fmt: skip
+  for given, clip in ((None, np.log(10)), (0.5, 0.5)):
+    config = dataclasses.replace(config, tuning_score_clip=given)
+    method = build.build_process(config).method
+    assert method.hyperparameters['tuning_score_clip'] == pytest.approx(clip)
 
 
 def test_what_is_missing_is_refused():
