@@ -115,16 +115,17 @@ def test_refuses_padding_that_is_not_zero():
 
 
 @pytest.mark.parametrize(
-  ('kind', 'outputs', 'good', 'bad'),
+  ('kind', 'outputs', 'good', 'bad', 'loss_scale'),
   [
-    ('regression', 1, [0.5], [np.nan]),
-    ('binary', 1, [-1.0, 1.0], [0.0]),
-    ('multilabel', 2, [[0.0, 1.0]], [[0.5, 1.0]]),
-    ('classification', 3, [0, 2], [-1]),
+    ('regression', 1, [0.5], [np.nan], 4.5),
+    ('binary', 1, [-1.0, 1.0], [0.0], 1.0),
+    ('multilabel', 2, [[0.0, 1.0]], [[0.5, 1.0]], 1.0),
+    ('classification', 3, [0, 2], [-1], np.log(3)),
   ],
 )
-def test_labels_of_each_task(kind, outputs, good, bad):
-  task = federated.Task(kind=kind, num_outputs=outputs, example_shape=(1,))
+def test_labels_of_each_task(kind, outputs, good, bad, loss_scale):
+  task = federated.Task(kind=kind, num_outputs=outputs, example_shape=(1,), label_deviation=3.0)
+  assert task.loss_scale == loss_scale
   task.check_labels(np.array(good, task.label_dtype), 'here')
   with pytest.raises(ValueError, match='out of range'):
     task.check_labels(np.array(bad, task.label_dtype), 'here')
@@ -203,6 +204,37 @@ def test_source_prefetches_in_order():
 def test_dataset_takes_sources():
   dataset = _dataset(train=_source([3, 1]), test=_source([1, 1]))
   assert dataset.num_clients == 2
+
+
+def test_who_stays_keeps_what_is_theirs():
+  def split(counts):
+    xs = [np.full((n, 4), k + 1, np.float32) for k, n in enumerate(counts)]
+    return federated.ClientExamples.from_lists(xs, [np.ones(n, np.int32) for n in counts])
+
+  def draw(round_):
+    del round_
+    return split([3, 1, 2])
+
+  stream = federated.ClientStream(num_examples=np.array([3, 1, 2], np.int32), draw=draw)
+  for train in (split([3, 1, 2]), _source([3, 1, 2]), stream):
+    dataset = _dataset(
+      train=train,
+      test=split([1, 1, 1]),
+      validation=split([0, 1, 2]),
+      excess_risk=split([2, 2, 2]),
+      client_ids=('a', 'b', 'c'),
+      groups={'first': np.array([True, True, False]), 'last': np.array([False, False, True])},
+      clusters=('first', 'last'),
+    ).with_at_least(2)
+    assert dataset.client_ids == ('a', 'c') and dataset.left_out == ('b',)
+    for part, counts in (('train', [3, 2]), ('test', [1, 1]), ('validation', [0, 2]),
+                         ('excess_risk', [2, 2])):  # fmt: skip
+      own = getattr(dataset, part).load(np.arange(2))
+      np.testing.assert_array_equal(own.num_examples, counts)
+      np.testing.assert_array_equal(own.x[:, :, 0], own.mask * np.array([[1], [3]]))
+    np.testing.assert_array_equal(dataset.true_clusters, [0, 1])
+    if isinstance(dataset.train, federated.ClientStream):
+      np.testing.assert_array_equal(dataset.train.draw(5).x[:, 0, 0], [1, 3])
 
 
 def test_stream_is_drawn_ahead_in_order():
