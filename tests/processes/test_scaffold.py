@@ -29,23 +29,23 @@ def _vector(run):
   return numpy_loops.parameter_vector(run.server['model'])
 
 
-def _reference(data, rounds, cohorts, *, seed, batch_size, epochs=1, plan=None):
+def _reference(data, rounds, cohorts, *, seed, batch_size, epochs=1, plan=None, decay=1.0):
   """Algorithm 1 with option II in loops; DP-SGD's steps where there is a plan."""
   reference = numpy_loops.Reference(data, seed=seed)
   x, c, own = np.zeros(4), np.zeros(4), np.zeros((len(data['num_examples']), 4))
   for t in range(rounds):
-    updates, changes = [], []
+    updates, changes, rate = [], [], RATE * decay**t
     for i in cohorts[t]:
       correct = lambda y, c=c, i=i: c - own[i]  # noqa: E731
       if plan is None:
         steps = epochs * math.ceil(data['num_examples'][i] / batch_size)
         y = reference.sgd(
-          x, i, t, batch_size=batch_size, learning_rate=RATE, penalty=correct, epochs=epochs
+          x, i, t, batch_size=batch_size, learning_rate=rate, penalty=correct, epochs=epochs
         )
       else:
         steps = plan.silo_parameters()['steps_per_round'][i]
-        y = reference.dp_sgd(x, i, t, plan, learning_rate=RATE, penalty=correct)
-      new = own[i] - c + (x - y) / (steps * RATE)
+        y = reference.dp_sgd(x, i, t, plan, learning_rate=rate, penalty=correct)
+      new = own[i] - c + (x - y) / (steps * rate)
       updates.append(y - x)
       changes.append(new - own[i])
       own[i] = new
@@ -59,10 +59,12 @@ def test_golden_numbers_of_the_papers_algorithm():
   data = small.regression_data(sizes=[8, 5, 2])
   cohorts = [[0, 1, 2], [0, 2], [1], [0, 1, 2]]
   spec = small.spec_of(data, small.no_privacy(data), batch_size=3, local_epochs=2)
-  run = small.start('scaffold', spec, data, seed=11)
+  # The control variates are gradients, whatever the rate of their round.
+  values = {'client_learning_rate_decay': 0.5}
+  run = small.start('scaffold', spec, data, seed=11, hyperparameters=values)
   for cohort in cohorts:
     run.run(1, cohort)
-  x, c, own = _reference(data, 4, cohorts, seed=11, batch_size=3, epochs=2)
+  x, c, own = _reference(data, 4, cohorts, seed=11, batch_size=3, epochs=2, decay=0.5)
   np.testing.assert_allclose(_vector(run), x, rtol=1e-4, atol=1e-5)
   found = numpy_loops.parameter_vector(run.server['control'])
   np.testing.assert_allclose(found, c, rtol=1e-4, atol=1e-5)
@@ -73,7 +75,7 @@ def test_golden_numbers_of_the_papers_algorithm():
 @pytest.mark.slow
 def test_golden_numbers_of_dp_sgd_in_silos():
   data = small.regression_data(sizes=[8, 6, 5])
-  privacy = small.example_level(data, noise_multiplier=0.7)
+  privacy = small.example_level(data, noise_multiplier=0.7, steps=[2, 1, 3])
   everyone = [range(3)] * 3
   run = _run('scaffold', data, privacy, 3, seed=5)
   x, c, _ = _reference(data, 3, everyone, seed=5, batch_size=4, plan=privacy)
@@ -149,6 +151,19 @@ def test_one_client_moves_the_sum_of_both_halves_by_the_clip(native, rounds_befo
   halves = [np.linalg.norm(model - model_less), np.linalg.norm(control - control_less)]
   assert min(halves) > 0.2 * clip  # neither is nothing
   np.testing.assert_allclose(np.hypot(*halves), clip, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_client_whose_training_diverges_forgets_it(native):
+  """A control variate that is no number would keep the client out of all later rounds."""
+  data = small.examples()
+  data['x'][0, 0], data['y'][0, 0] = 1e30, 1e30
+  method = small.build('scaffold', _client_level(0.5), data, batch_size=4)
+  run = small.Simulation(native, method, data, hyperparameters={'noise_multiplier': 0.0})
+  run.round([0, 1])
+  controls = small.flat(run.clients['control'])
+  assert not controls[0].any() and np.isfinite(controls[1]).all() and controls[1].any()
+  assert np.isfinite(run.weights).all() and run.weights.any()
 
 
 @pytest.mark.slow
