@@ -247,7 +247,7 @@ def stacked_leaves(
       raise ValueError(
         f'{path} is for {len(array)} clients; the arrays before it are for {len(arrays[0])}.'
       )
-    if not allow_nan and array.dtype.kind == 'f':
+    if not allow_nan and array.dtype.kind not in 'biu':
       check_finite(array, path)
     arrays.append(array)
     return array

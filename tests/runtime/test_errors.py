@@ -29,9 +29,11 @@ def machine(request, xla, native):
   return xla if request.param == 'xla' else native
 
 
-def test_a_client_with_nan(machine):
+@pytest.mark.parametrize('dtype', [tf.float32, tf.bfloat16])
+def test_a_client_with_nan(machine, dtype):
   tree = example.data()
   tree['x'][3, 1, 2] = np.nan
+  tree['x'] = tree['x'].astype(dtype.as_numpy_dtype)
   with pytest.raises(ValueError, match=r'data\.x: client 3 has NaN'):
     machine.place(tree)
   assert machine.place(tree, allow_nan=True).num_clients == example.CLIENTS
