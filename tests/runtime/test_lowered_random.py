@@ -51,6 +51,32 @@ def test_draws_without_a_seed_are_fresh_everywhere(draw, mean, deviation):
   np.testing.assert_allclose(draws.std(), deviation, atol=2 * tolerance)
 
 
+@pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize('varies', [False, True])
+def test_uniform_numbers_of_few_bits_are_below_one(dtype, varies):
+  steps = 2 ** (10 if dtype == tf.float16 else 7)  # TensorFlow's numbers are whole ones over it.
+
+  @tff.tensorflow.computation(tff.SequenceType(tff.TensorType(np.int32, [None])))
+  def summary(data):
+    def add(before, rows):
+      drawn = tf.random.uniform([tf.size(rows) if varies else 40 * _DRAWS], dtype=dtype)
+      places = tf.cast(drawn, tf.float32) * steps
+      largest = tf.maximum(before[0], tf.reduce_max(places))
+      beside = before[1] + tf.reduce_sum(places - tf.floor(places))
+      return largest, beside, before[2] + tf.reduce_mean(places)
+
+    return data.reduce((0.0, 0.0, 0.0), add)
+
+  context = runtime.XlaContext()
+  with context:
+    data = tf.data.Dataset.range(60 * _DRAWS, output_type=tf.int32).batch(40 * _DRAWS)
+    largest, beside, means = summary(data)
+  assert context.explain(summary).is_compiled
+  assert largest == steps - 1
+  assert beside == 0
+  np.testing.assert_allclose(means / 2, (steps - 1) / 2, rtol=0.02)
+
+
 @pytest.mark.slow
 def test_draws_with_a_seed_repeat_when_the_program_is_started_again():
   draws = _at_clients(lambda: tf.random.normal([_DRAWS], seed=7))

@@ -25,6 +25,7 @@ _Interpreter = interpreter.Interpreter
 NotLowered = datasets.NotLowered
 # Of the standard normal distribution within two standard deviations.
 _TRUNCATED = (0.022750131948179195, 0.9544997361036416)
+_MANTISSA_BITS = {tf.float16: 10, tf.bfloat16: 7}  # Of types that hold fewer than float32.
 
 
 def draw_key(interp: _Interpreter, node: Any) -> tf.Tensor:
@@ -94,11 +95,18 @@ def _dtype(node: Any, name: str = 'dtype') -> tf.DType:
 
 
 def _uniform(node, key, shape):
-  return tf.cast(_unit(random_streams.bits(key, shape)), _dtype(node))
+  return _unit_of(_dtype(node), random_streams.bits(key, shape))
 
 
 def _uniform_of_words(node, words):
-  return tf.cast(_unit(words[:, 0]), _dtype(node))
+  return _unit_of(_dtype(node), words[:, 0])
+
+
+def _unit_of(dtype: tf.DType, raw: tf.Tensor) -> tf.Tensor:
+  """[0, 1) in a type, of no more bits than it holds: else the largest would round to 1."""
+  if dtype in _MANTISSA_BITS:
+    raw &= tf.constant(2**32 - 2 ** (23 - _MANTISSA_BITS[dtype]), tf.uint32)
+  return tf.cast(_unit(raw), dtype)
 
 
 def _normal(node, key, shape):
