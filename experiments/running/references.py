@@ -33,7 +33,10 @@ _OUTSIDE = (
   'releases.'
 )
 
-_known: 'weakref.WeakKeyDictionary[Any, dict[str, float]]' = weakref.WeakKeyDictionary()
+# By training and by test examples: a program may exchange either.
+_known: 'weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, dict[str, float]]]' = (
+  weakref.WeakKeyDictionary()
+)
 
 
 def of(dataset: datasets.FederatedDataset) -> dict[str, float]:
@@ -50,11 +53,12 @@ def of(dataset: datasets.FederatedDataset) -> dict[str, float]:
   """
   if not _can_be_had(dataset):
     return {}
-  if dataset.train not in _known:
+  known = _known.setdefault(dataset.train, weakref.WeakKeyDictionary())
+  if dataset.test not in known:
     everyone = np.arange(dataset.num_clients)
     train, test = dataset.train.load(everyone), dataset.test.load(everyone)
-    _known[dataset.train] = _fitted(train, test, dataset.task)
-  return _known[dataset.train]
+    known[dataset.test] = _fitted(train, test, dataset.task)
+  return known[dataset.test]
 
 
 def facts(dataset: datasets.FederatedDataset) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def test_they_are_what_they_are_called():
   np.testing.assert_allclose(found['constant'], np.mean((test_y - y.mean()) ** 2), rtol=1e-5)
   assert found['local_linear'] < 0.1 < found['linear'] < found['constant']
   assert references.of(data) is found  # fitted once
+  elsewhere = dataclasses.replace(data, test=dataclasses.replace(data.test, y=data.test.y + 9.0))
+  assert references.of(elsewhere)['local_linear'] > 9.0  # and once for each test set
   far = dataclasses.replace(data.test, y=data.test.y + 100.0)
   assert min(references._fitted(data.train, far, data.task).values()) > 90.0**2  # to no test label
 

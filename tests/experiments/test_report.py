@@ -19,7 +19,7 @@ from experiments.reports import figures as report_figures
 from experiments.sweeps import table as sweep_table
 
 
-def make_run(folder, *, rounds=4, finished=True, base=0.5, num_clients=5, **values):
+def make_run(folder, *, rounds=4, finished=True, base=0.5, num_clients=5, metric='mse', **values):
   """A run's folder as a run leaves it, with made-up numbers."""
   config = ExperimentConfig(**{'dataset': 'exam', 'rounds': rounds, **values})
   folder.mkdir(parents=True)
@@ -27,15 +27,15 @@ def make_run(folder, *, rounds=4, finished=True, base=0.5, num_clients=5, **valu
   table = MetricTable()
   for round_ in range(0, rounds + 1 if finished else rounds // 2 + 1, 2):
     value = base + 1 / (1 + round_) ** (0.7 + base) + 0.01 * config.seed
-    table.add(round_, 'test', 'mse', value)
-    table.add(round_, 'test', 'mse_mean', value)
+    table.add(round_, 'test', metric, value)
+    table.add(round_, 'test', f'{metric}_mean', value)
     if config.method != 'local':
-      table.add(round_, 'test', 'global_mse', value + 0.1)
+      table.add(round_, 'test', f'global_{metric}', value + 0.1)
   if finished:
     clients = [f'<b>client {k}</b>' for k in range(num_clients)]
     numbers = base + np.linspace(0, 1, num_clients) * (1 + np.sin(np.arange(num_clients) / base))
-    table.add_clients(rounds, 'test', {'mse': (clients, numbers)})
-    table.add_clients(rounds, 'test', {'global_mse': (clients, numbers[::-1])})
+    table.add_clients(rounds, 'test', {metric: (clients, numbers)})
+    table.add_clients(rounds, 'test', {f'global_{metric}': (clients, numbers[::-1])})
     privacy = {'unit': config.privacy, 'epsilon': config.target_epsilon, 'statement':
                f'Protected <i>examples</i>.\nEpsilon {config.target_epsilon}.'}  # fmt: skip
     (folder / 'privacy.json').write_text(json.dumps(privacy))
@@ -200,6 +200,15 @@ def test_gains_are_against_local_training(sweep_folder):
   # Errors of 0.4 and more of this client, and of 0.6 with local training: less is a gain.
   of_one = drawing.data.loc[drawing.data['client'] == '<b>client 0</b>', 'gain']
   assert of_one.min() > -1e-9 and of_one.max() == pytest.approx(0.2)
+
+
+def test_more_accuracy_is_a_gain(tmp_path):
+  for method, base in (('local', 0.6), ('fedavg', 0.5), ('mr_mtl', 0.7)):
+    make_run(tmp_path / method, method=method, base=base, dataset='landmine', metric='accuracy')
+  found = report_clients.gains(report_data.read([tmp_path])).data
+  of_one = found[found['client'] == '<b>client 0</b>'].set_index('comparison')['gain']
+  assert list(of_one[of_one.index.str.contains('FedAvg')]) == pytest.approx([-0.1])
+  assert list(of_one[of_one.index.str.contains('MR-MTL')]) == pytest.approx([0.1])
 
 
 def test_gains_are_against_the_best_local_training(sweep_folder):
