@@ -439,14 +439,11 @@ class FederatedDataset:
         f'--min_examples={min_examples} leaves nobody of --dataset={self.name}, whose largest '
         f'client has {self.train.num_examples.max()} training examples.'
       )
-    test, server_test = self.test.select(kept), self.server_test
-    if isinstance(test, ClientExamples) and self._server_has_clients_tests():
-      server_test = test.pooled()
     return dataclasses.replace(
       self,
       train=self.train.select(kept),
-      test=test,
-      server_test=server_test,
+      test=self.test.select(kept),
+      server_test=_server_test_of(kept, self.test, self.server_test),
       validation=None if self.validation is None else self.validation.select(kept),
       excess_risk=None if self.excess_risk is None else self.excess_risk.select(kept),
       client_ids=tuple(self.client_ids[k] for k in kept),
@@ -461,12 +458,6 @@ class FederatedDataset:
         'so many is not covered, and the number of clients is that of those who have.',
       ),
     )
-
-  def _server_has_clients_tests(self) -> bool:
-    """Whether the server's test set is all clients' together."""
-    if self.server_test is None or not isinstance(self.test, ClientExamples):
-      return False
-    return all(map(np.array_equal, self.test.pooled(), self.server_test))
 
   def _check_clusters(self):
     unknown = [name for name in self.clusters if name not in self.groups]
@@ -521,3 +512,15 @@ class FederatedDataset:
       raise ValueError(
         f'{where}: tokens reach {x.min()}..{x.max()}; allowed: 0..{self.task.num_outputs - 1}.'
       )
+
+
+def _server_test_of(
+  kept: np.ndarray,
+  test: ClientExamples | ClientSource,
+  server_test: tuple[np.ndarray, np.ndarray] | None,
+) -> tuple[np.ndarray, np.ndarray] | None:
+  """The server's test set where some clients are left out: theirs if it was all clients'."""
+  if server_test is None or not isinstance(test, ClientExamples):
+    return server_test
+  is_all_clients = all(map(np.array_equal, test.pooled(), server_test))
+  return test.select(kept).pooled() if is_all_clients else server_test
