@@ -156,6 +156,40 @@ def test_seeds_of_a_program_that_needs_no_interpretation():
   np.testing.assert_array_equal(found, expected)
 
 
+def _set_in_a_loop(variable, x):
+  for _ in tf.range(2):
+    variable.assign(variable * x)
+  return variable.read_value()
+
+
+def _set_in_a_branch(variable, x):
+  if x > 1.0:
+    variable.assign([x, x, x])
+  return variable.read_value()
+
+
+@pytest.mark.parametrize(
+  'use', [lambda variable, x: x * variable, _set_in_a_loop, _set_in_a_branch]
+)
+def test_variables_that_begin_with_such_numbers_have_tensorflows(use):
+  def first():
+    return tf.random.stateless_truncated_normal([3], [1, 2])
+
+  @tff.tensorflow.computation(np.float32)
+  def used(x):
+    return tf.function(use)(tf.Variable(first()), x)
+
+  every_client = tff.federated_computation(
+    lambda x: tff.federated_map(used, x), tff.FederatedType(np.float32, tff.CLIENTS)
+  )
+  context = runtime.XlaContext()
+  with context:
+    found = every_client([0.5, 2.0])
+  assert 'XLA draws other numbers' in str(context.explain(every_client))
+  expected = [tf.function(use)(tf.Variable(first()), x) for x in (0.5, 2.0)]
+  np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('block', [1, 4])
 def test_stateless_numbers_that_are_not_made_of_bits_are_tensorflows(block):

@@ -145,6 +145,17 @@ class Seed(Held):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Unmade(Held):
+  """Numbers that cannot be made here, such as a layer's initial ones, which nothing may ever read.
+
+  Attributes:
+    reason: why; for what needs them.
+  """
+
+  reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PendingList(Held):
   """An empty tensor list whose most elements are not said: a loop that fills it tells."""
 

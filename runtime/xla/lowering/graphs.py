@@ -119,7 +119,10 @@ def run(proto: Any, graph_def: Any, argument: Any, where: scope.Scope) -> Any:
     feeds[graph.session_token_tensor_name] = tf.constant('')
   if graph.initialize_op:
     interp.graph(graph_def.node, feeds, [], [graph.initialize_op])
-  return _unbind(graph.result, iter(interp.graph(graph_def.node, feeds, names)))
+  values = interp.graph(graph_def.node, feeds, names)
+  if unmade := [v for v in values if isinstance(v, datasets.Unmade)]:
+    raise datasets.NotLowered(unmade[0].reason)
+  return _unbind(graph.result, iter(values))
 
 
 def _bind(interp: interpreter.Interpreter, binding: Any, value: Any, feeds: dict[str, Any]) -> None:

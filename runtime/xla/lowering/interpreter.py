@@ -196,6 +196,9 @@ class Interpreter:
     is_call = (
       node.op in HANDLERS or node.op in self._library or node.op in (*turns.IDENTITIES, *_IGNORED)
     )
+    unmade = next((i for i in inputs if isinstance(i, datasets.Unmade)), None)
+    if unmade is not None and not is_call and node.op != 'AssignVariableOp':
+      return _made_of(unmade, node)
     if self.session.bounds and not is_call:
       varying.check(node, inputs)
     data_sizes.check(node, inputs, self.sizes)
@@ -282,7 +285,7 @@ class Interpreter:
   ) -> list[tf.Tensor]:
     """A loop as `while_loop` has it; `cut` are the places of values that are cut at some turn."""
     before = dict(self.state)
-    keys = [k for k in before if sets_variables or not isinstance(k, datasets.Variable)]
+    keys = [k for k in _made(before) if sets_variables or not isinstance(k, datasets.Variable)]
     passing_by = {k: v for k, v in before.items() if k not in keys}
     kept: list[bool] = []
 
@@ -381,7 +384,7 @@ class Interpreter:
       selects: whether all of them are computed, and one's values selected.
     """
     before = dict(self.state)
-    keys = list(before)
+    keys = _made(before)
     new_keys: list[list[Hashable]] = []
     held: list[dict[int, Any]] = []
     given: list[list[tf.Tensor]] = []
@@ -504,17 +507,18 @@ class Interpreter:
     values = first([tf.convert_to_tensor(v) for v in values])
     self.session.assume_full, self.session.bounds = False, bounds
     before = dict(self.state)
+    keys = _made(before)
     changed: set[Hashable] = set()
 
     def rest(values, states):
-      given = dict(zip(before, states, strict=True))
-      self.state = dict(given)
+      given = dict(zip(keys, states, strict=True))
+      self.state = {**before, **given}
       results = second(list(values))
       changed.update(k for k in given if self.state[k] is not given[k])
       return results, [self.state[k] for k in given]
 
-    results, states = lanes.lane_by_lane(rest, list(values), list(before.values()))
-    after = dict(zip(before, states, strict=True))
+    results, states = lanes.lane_by_lane(rest, list(values), [before[k] for k in keys])
+    after = dict(zip(keys, states, strict=True))
     self.state = {**before, **{k: v for k, v in after.items() if k in changed}}
     return list(results)
 
@@ -591,6 +595,21 @@ def of_fixed_size(value: tf.Tensor) -> tf.Tensor:
     fixed = gen_xla_ops.xla_remove_dynamic_dimension_size(fixed, tf.constant(axis))
   fixed.set_shape(value.shape)
   return fixed
+
+
+def _made(state: Mapping[Hashable, Any]) -> list[Hashable]:
+  """The keys of the values that a loop or a branch can thread."""
+  return [key for key, value in state.items() if not isinstance(value, datasets.Unmade)]
+
+
+def _made_of(unmade: datasets.Unmade, node: Any) -> list[Any]:
+  """What an op makes of numbers that cannot be made, which cannot be either."""
+  definition = op_def_registry.get(node.op)
+  calls = any(a.func.name or a.list.func for a in node.attr.values())
+  outputs = definition.output_arg
+  if definition.is_stateful or calls or any(o.number_attr or o.type_list_attr for o in outputs):
+    raise NotLowered(unmade.reason)
+  return [unmade] * len(outputs)
 
 
 def _node_name(name: str) -> str:

@@ -8,7 +8,9 @@ a program that is started again draws the same, but not the same as TFF's own ru
 
 *Stateless* ops are functions of their arguments, and give here what TensorFlow's kernels
 give; XLA's own kernels turn the same bits into other floats. Those that are not made of
-bits here (categorical and truncated numbers, other types than float32) go to the host.
+bits here (categorical and truncated numbers, other types than float32) go to the host, if
+anything reads them: nothing does where they are what a layer's weights begin with, which are
+then set to those that a client is given.
 """
 
 import math
@@ -224,8 +226,8 @@ def _stateless_v2(make):
 
 def _with_bits(interp, node, shape, key, counter, make, others):
   """Numbers of a draw's words, which come in whole blocks of four."""
-  if _dtype(node).size > 4 and _dtype(node).is_floating:
-    raise NotLowered(f'the op {node.op} of type {_dtype(node).name}')
+  if _dtype(node).is_floating and _dtype(node) != tf.float32:
+    return [datasets.Unmade(reason=f'the op {node.op} of type {_dtype(node).name}')]
   sizes = _sizes(interp, node, shape)
   known = [size for size in sizes if size is not None]
   varies = len(known) < len(sizes)
@@ -241,15 +243,13 @@ def _with_bits(interp, node, shape, key, counter, make, others):
 
 
 def _tf_uniform(node, raw):
-  if _dtype(node) != tf.float32:
-    raise NotLowered(f'the op {node.op} of type {_dtype(node).name}')
+  del node
   return _unit(raw)
 
 
 def _tf_normal(node, raw):
   """Box-Muller over pairs, as in TensorFlow's `random_distributions.h`."""
-  if _dtype(node) != tf.float32:
-    raise NotLowered(f'the op {node.op} of type {_dtype(node).name}')
+  del node
   pairs = _unit(tf.reshape(raw, [-1, 2]))
   radius = tf.sqrt(-2.0 * tf.math.log(tf.maximum(pairs[:, 0], 1e-7)))
   angle = pairs[:, 1] * (2.0 * math.pi)
@@ -276,7 +276,8 @@ def _seeded(interp, node, inputs):
 def _on_the_host(interp, node, inputs):
   """An op which has a kernel of XLA's, with other numbers than TensorFlow's."""
   del interp, inputs
-  raise NotLowered(f'the op {node.op}: XLA draws other numbers than TensorFlow')
+  reason = f'the op {node.op}: XLA draws other numbers than TensorFlow'
+  return [datasets.Unmade(reason=reason)]
 
 
 # Of their seeds XLA's ops take other words.

@@ -28,15 +28,19 @@ def _value(interp: _Interpreter, variable: Any) -> tf.Tensor:
     raise NotLowered('a resource that is not a variable, such as a lookup table')
   if variable not in interp.state:
     raise NotLowered(f'the variable {variable.name}, read before it is initialised')
-  return interp.state[variable]
+  value = interp.state[variable]
+  if isinstance(value, datasets.Unmade):
+    raise NotLowered(value.reason)
+  return value
 
 
 def _set(interp: _Interpreter, variable: Any, value: tf.Tensor) -> None:
   if not isinstance(variable, datasets.Variable):
     raise NotLowered('a resource that is not a variable, such as a lookup table')
-  value = tf.identity(value)
-  if variable.shape.is_compatible_with(value.shape):
-    value.set_shape(variable.shape)
+  if not isinstance(value, datasets.Unmade):
+    value = tf.identity(value)
+    if variable.shape.is_compatible_with(value.shape):
+      value.set_shape(variable.shape)
   interp.state[variable] = value
 
 
