@@ -78,10 +78,16 @@ def _copied(tree):
   return np.array(tree)
 
 
-def _write(states: interface.ClientStates, row: int, tree: Any) -> None:
-  """Replaces one client's state."""
-  for target, value in zip(trees.leaves_of(states.tree), trees.leaves_of(tree), strict=True):
+def _write(type_: tff.Type, states: interface.ClientStates, row: int, state: Any) -> None:
+  """Replaces one client's state, which is of the type."""
+  targets = trees.flatten(type_, states.tree, 'client_states')
+  for target, value in zip(targets, trees.flatten(type_, state), strict=True):
     target[row] = value
+
+
+def _as_type(type_: tff.Type, tree: Any, what: str) -> Any:
+  """A structure as its type has it: TFF counts a mapping's values, which here go by name."""
+  return trees.container(type_, iter(trees.flatten(type_, tree, what)))
 
 
 class NativeRuntime(interface.Runtime):
@@ -127,20 +133,28 @@ class NativeRuntime(interface.Runtime):
       self._round(next_computation, trees.at_row(server_state, s), states, data, *rows[s])
       for s in range(settings)
     ]
-    return tuple(trees.stacked([output[i] for output in outputs]) for i in range(2))
+    server, _, metrics = next_computation.type_signature.result
+    return tuple(
+      trees.stacked(type_, parts)
+      for type_, parts in zip((server, metrics), zip(*outputs, strict=True), strict=True)
+    )
 
   def _round(self, computation, server_state, states, data, state_rows, data_rows):
     state, new_states, metrics = self._call(
-      computation,
-      server_state,
-      [trees.at_row(states.tree, row) for row in state_rows],
-      [trees.at_row(data.tree, row) for row in data_rows],
+      computation, server_state, states, data, state_rows, data_rows
     )
+    _, type_, _ = computation.type_signature.result
     for row, new in zip(state_rows, new_states, strict=True):
-      _write(states, row, new)
+      _write(type_, states, row, new)
     return state, metrics
 
-  def _call(self, computation, server_state, client_states, client_data):
+  def _call(self, computation, server_state, states, data, state_rows, data_rows):
+    server, clients, examples = computation.type_signature.parameter
+    server_state = _as_type(server, server_state, 'server_state')
+    of_clients = _as_type(clients, states.tree, 'client_states')
+    of_data = _as_type(examples, data.tree, 'data')
+    client_states = [trees.at_row(of_clients, row) for row in state_rows]
+    client_data = [trees.at_row(of_data, row) for row in data_rows]
     context = self.context
     if not client_data:
       # pylint: disable-next=g-import-not-at-top
@@ -166,16 +180,12 @@ class NativeRuntime(interface.Runtime):
     every = interface.evaluation_rows(
       rows, data_rows, data.num_clients, states.num_clients, settings
     )
-    results = []
+    type_, results = computation.type_signature.result, []
     for s, (of_states, of_data) in enumerate(every):
-      values = self._call(
-        computation,
-        server_state if settings is None else trees.at_row(server_state, s),
-        [trees.at_row(states.tree, row) for row in of_states],
-        [trees.at_row(data.tree, row) for row in of_data],
-      )
-      results.append(trees.stacked(list(values)))
-    return results[0] if settings is None else trees.stacked(results)
+      state = server_state if settings is None else trees.at_row(server_state, s)
+      values = self._call(computation, state, states, data, of_states, of_data)
+      results.append(trees.stacked(type_, values))
+    return results[0] if settings is None else trees.stacked(type_, results)
 
   def to_numpy(self, tree: Any) -> Any:
     return trees.to_numpy(tree)

@@ -292,11 +292,17 @@ def at_row(tree: Any, row: int) -> Any:
   return map_leaves(lambda leaf: leaf[row], tree)
 
 
-def stacked(structures: Sequence[Any]) -> Any:
-  """One structure of NumPy leaves [n, ...] from n structures (at least one)."""
-  if isinstance(structures[0], Mapping):
-    return collections.OrderedDict((k, stacked([s[k] for s in structures])) for k in structures[0])
-  return np.stack([np.asarray(s) for s in structures])
+def stacked(type_: Type, structures: Sequence[Any]) -> Any:
+  """One structure of NumPy leaves [n, ...] from n structures of a type; n may be 0."""
+  rows = [flatten(type_, structure) for structure in structures]
+
+  def stack(index: int, leaf_type: Type) -> np.ndarray:
+    if rows:
+      return np.stack([np.asarray(row[index]) for row in rows])
+    shape = [size or 0 for size in static_shape(leaf_type).as_list()]
+    return np.zeros([0, *shape], tf.as_dtype(leaf_type.dtype).as_numpy_dtype)
+
+  return container(type_, (stack(i, leaf) for i, leaf in enumerate(leaf_types(type_))))
 
 
 def leaves_of(tree: Any) -> Sequence[Any]:

@@ -207,7 +207,7 @@ def test_long_populations_are_evaluated_in_parts(tmp_path, monkeypatch):
   with runtime.create('xla') as machine:
     stored = runtime.with_states_on_disk(machine, tmp_path / 'states')
     data = stored.place(example.data())
-    server = trees.stacked([example.server_state()] * 2)
+    server = trees.stacked(example.SERVER, [example.server_state()] * 2)
     rows = np.array([6, 0, 1, 2, 5])
     for runs in (machine, stored):
       states = runs.place_states(tree)
