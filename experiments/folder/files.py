@@ -132,7 +132,11 @@ def _sync(path: pathlib.Path) -> None:
 
 
 class FolderLock:
-  """Holds a folder for this process until it is released or the process ends."""
+  """Holds a folder for this process until it is released or the process ends.
+
+  Attributes:
+    made: whether the lock's file was not there before.
+  """
 
   def __init__(self, folder: pathlib.Path):
     """Takes the lock.
@@ -141,6 +145,7 @@ class FolderLock:
       ValueError: another process holds it.
     """
     self._path = folder / '.lock'
+    self.made = not self._path.exists()
     self._file = self._open()
     while not _is_at(self._file, self._path):  # its owner has removed it since we opened it
       self._file.close()

@@ -112,6 +112,8 @@ class RunFolder:
         record = {'config': config.to_json(), 'file_contents': config.file_contents}
         files.write_json(self.path / 'config.json', {**record, 'working_folder': os.getcwd()})
     except BaseException:
+      refused = not (self._is_new or self.begun)  # as somebody else's, which is left as it was
+      self._lock.release(remove=refused and self._lock.made)
       self.close()
       raise
 

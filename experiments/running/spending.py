@@ -153,7 +153,8 @@ def _is_running(claim: ledger.Claim) -> bool:
   if not claim.folder:
     return True
   try:
-    files.FolderLock(pathlib.Path(claim.folder)).release()
+    lock = files.FolderLock(pathlib.Path(claim.folder))
+    lock.release(remove=lock.made)  # only looked at
   except FileNotFoundError:  # gone, if it was here
     return claim.host != socket.gethostname()
   except (ValueError, OSError):

@@ -218,10 +218,10 @@ def run(
     raise ValueError(f'--output_dir={path} is a file, not a folder.')
   made = not path.exists()
   files.make_folder(path)
-  lock, fresh, nothing = files.FolderLock(path), False, False
+  lock, taken, fresh, nothing = files.FolderLock(path), False, False, False
   try:
+    fresh, taken = record.take(path, grid, resume, how), True
     files.remove_temporaries(path)
-    fresh = record.take(path, grid, resume, how)
     try:
       failures = _run_what_is_left(path, grid, asked, workers, cluster, show_progress, parts)
     finally:
@@ -250,7 +250,7 @@ def run(
       stopped.exit_code - 128, interruption.NOTHING_KEPT if nothing else again
     ) from None
   finally:
-    lock.release(remove=fresh and nothing)
+    lock.release(remove=fresh and nothing if taken else lock.made)
     if fresh and nothing and (made or not given_folder):
       with contextlib.suppress(OSError):
         path.rmdir()

@@ -468,6 +468,7 @@ def test_a_foreign_folder_is_refused(tmp_path):
   (tmp_path / 'notes.txt').write_text('mine')
   with pytest.raises(ValueError, match=r'holds notes\.txt and no run'):
     run(tmp_path)
+  assert os.listdir(tmp_path) == ['notes.txt']
 
 
 def test_a_file_is_refused(tmp_path):

@@ -315,6 +315,14 @@ def test_what_makes_no_other_run_is_not_swept(name):
     Grid.parse({}, [f'{name}=1,2'], ['0'])
 
 
+def test_a_refused_folder_is_left_as_it_was(tmp_path):
+  for name in ('notes.txt', '.writing-1-notes.txt'):
+    (tmp_path / name).write_text('mine')
+  with pytest.raises(ValueError, match=r'holds notes\.txt and no sweep'):
+    sweep.run(small_grid(), folder=tmp_path)
+  assert sorted(os.listdir(tmp_path)) == ['.writing-1-notes.txt', 'notes.txt']
+
+
 def test_a_folder_of_another_sweep_is_refused(tmp_path):
   record.take(tmp_path, small_grid(), resume=False)
   with pytest.raises(ValueError, match='another sweep: its base'):
