@@ -9,6 +9,9 @@ import tff_models.registry
 from experiments.config import user_files
 from settings import did_you_mean
 
+# Of methods that are federated -> what any method may have.
+OF_COHORTS = {'clients_per_round': None, 'cohort_sampling_rate': None, 'cohort_sampling': 'poisson'}
+
 
 def check(config: Any) -> None:
   """Raises a `ValueError` for an `ExperimentConfig` whose settings do not go together."""
@@ -97,9 +100,7 @@ def _check_hypothetical(config: Any) -> None:
 
 def _check_cohorts(config: Any) -> None:
   if not config.declaration.federated:
-    for name, default in (
-      ('clients_per_round', None), ('cohort_sampling_rate', None), ('cohort_sampling', 'poisson'),
-    ):  # fmt: skip
+    for name, default in OF_COHORTS.items():
       value = getattr(config, name)
       if value != default:
         raise ValueError(

@@ -9,11 +9,11 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import processes
-from experiments.config import user_files
+from experiments.config import checks, user_files
 from experiments.config.experiment import ExperimentConfig, names_content, settings, why_not
 from settings import Group, did_you_mean
 
@@ -101,12 +101,7 @@ class Grid:
     result: dict[str, ExperimentConfig] = {}
     used: set[str] = set()
     reasons: dict[str, str] = {}
-    for values in itertools.product(*self.axes.values()):
-      chosen = {
-        name: value
-        for names, value in zip(self.axes, values, strict=True)
-        for name in names.split('+')
-      }
+    for chosen in self._combinations():
       reasons = {name: _why_not(name, {**self.base, **chosen}) for name in chosen}
       chosen = {name: value for name, value in chosen.items() if not reasons[name]}
       used.update(chosen)
@@ -120,12 +115,43 @@ class Grid:
             config = ExperimentConfig(**_merged(self.base, chosen), seed=seed)
           result[name] = config.with_seed(seed)
         except ValueError as error:
-          raise ValueError(f'the setting {name} of the sweep: {error}') from error
+          remedy = self._remedy(str(error), chosen)
+          raise ValueError(f'the setting {name} of the sweep: {error}{remedy}') from error
     for names, values in self.axes.items():
       first, *others = names.split('+')
       if used.isdisjoint([first, *others]) and reasons[first].startswith('belongs'):
         raise ValueError(f'--sweep={names}={_words(values)}: {first} {reasons[first]}')
     return result
+
+  def _combinations(self) -> Iterator[dict[str, Any]]:
+    """The values of all swept settings, also of those that do not apply, seeds apart."""
+    for values in itertools.product(*self.axes.values()):
+      yield {
+        name: value
+        for names, value in zip(self.axes, values, strict=True)
+        for name in names.split('+')
+      }
+
+  def _remedy(self, error: str, chosen: Mapping[str, Any]) -> str:
+    """What to do about fixed settings that a combination would ignore; empty if none is at fault.
+
+    They are refused and not left out: a setting that some runs ignore must be asked for as such.
+    """
+
+    def is_idle(name: str, of: Mapping[str, Any]) -> bool:
+      return bool(_why_not(name, {**self.base, **of}))
+
+    idle = {
+      name: f'--sweep={name}={_word(value)}'
+      for name, value in self.base.items()
+      if name in _sweepable() and name not in chosen and settings()[name].kind is not tuple
+      and is_idle(name, chosen) and not all(is_idle(name, of) for of in self._combinations())
+    }  # fmt: skip
+    if not any(f'--{name}=' in error for name in idle):
+      return ''
+    return (
+      f' Give {" ".join(idle.values())} instead: what is swept is left out where it is not used.'
+    )
 
   @property
   def file_contents(self) -> dict[str, str]:
@@ -248,7 +274,10 @@ def _why_not(name: str, values: Mapping[str, Any]) -> str:
   if user_files.is_method(method):
     method = user_files.method(method).name
   method, implied = processes.ALIASES.get(method, (method, {}))
-  return why_not(name, {**defaults, **implied, **values, 'method': method})
+  reason = why_not(name, {**defaults, **implied, **values, 'method': method})
+  if not reason and name in checks.OF_COHORTS and not processes.find(method).federated:
+    return f'belongs to methods that are federated; --method={method} does not use it.'
+  return reason
 
 
 def _merged(base: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:

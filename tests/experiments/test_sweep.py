@@ -89,6 +89,32 @@ def test_a_setting_of_another_method_is_left_out():
   ]
 
 
+def test_what_is_of_cohorts_is_left_out_of_what_is_not_federated():
+  grid = Grid.parse({}, ['method=fedavg,pooled', 'clients_per_round=5'], ['0'])
+  assert list(grid.runs()) == ['method=fedavg,clients_per_round=5,seed=0', 'method=pooled,seed=0']
+
+
+@pytest.mark.parametrize(
+  'base, sweep, words',
+  [
+    ({'clients_per_round': 5}, 'method=fedavg,pooled', 'Give --sweep=clients_per_round=5 instead'),
+    ({'target_epsilon': 3.0, 'delta': 1e-3}, 'privacy=none,example',
+     'Give --sweep=target_epsilon=3 --sweep=delta=0.001 instead'),
+    ({'mtl_lambda': 1.0}, 'method=fedavg,mr_mtl,local', 'Give --sweep=mtl_lambda=1 instead'),
+    # Nothing uses it, or the error is another one.
+    ({'clients_per_round': 5}, 'method=pooled', 'is in every round.$'),
+    ({'mtl_lambda': 1.0}, 'method=fedavg,ditto', 'does not use it.$'),
+    ({'clients_per_round': 5}, 'cohort_sampling_rate=0.1,0.2', 'exclude each other; give one.$'),
+  ],
+)  # fmt: skip
+def test_a_fixed_setting_that_some_runs_would_ignore_is_refused_with_a_way(base, sweep, words):
+  with pytest.raises(ValueError, match=f'of the sweep: --.*{words}') as refused:
+    Grid.parse(base, [sweep], []).runs()
+  ways = re.findall(r'--sweep=(\S+)', str(refused.value).partition(' Give ')[2])
+  left = {name: value for name, value in base.items() if not ways}
+  assert not ways or len(Grid.parse(left, [sweep, *ways], []).runs()) > 1
+
+
 @pytest.mark.parametrize(
   'base, sweep, words',
   [
