@@ -151,6 +151,7 @@ class _Actor(sweep_workers.Worker):
     self._gpus = gpus
     self._ready = runner.ready.remote()
     self._ending = 'it was stopped'
+    self._is_stopping = False
 
   def _hand_out(self, names: list[str]) -> None:
     task = self._runner.run.remote(names)
@@ -165,6 +166,8 @@ class _Actor(sweep_workers.Worker):
       self._ray.get(self._ready)
       self.tell({'up': True})
       while not self._ray.wait([task], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
+        if self._is_stopping:  # said again: a board that was lost with its machine begins anew
+          self._board.stop.remote()
         for news in self._ray.get(self._board.take.remote(self.index)):
           self.tell(news)
       self.tell(self._ray.get(task))
@@ -176,6 +179,7 @@ class _Actor(sweep_workers.Worker):
     return self._ending
 
   def ask_to_stop(self) -> None:
+    self._is_stopping = True
     with contextlib.suppress(Exception):  # the connection may be lost
       self._board.stop.remote()
       if not self._ray.wait([self._ready], timeout=0)[0]:

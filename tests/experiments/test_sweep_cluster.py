@@ -201,9 +201,13 @@ class FakeActor:
 
 
 class FakeRay:
-  """A cluster whose one runner takes `seconds` to keep its state, or never starts."""
+  """A cluster whose one runner takes `seconds` to keep its state, or never starts.
 
-  def __init__(self, *, gpus=0, seconds=0.0, starts=True, cpus=(8,)):
+  The first `lost` calls to stop are lost with the board.
+  """
+
+  def __init__(self, *, gpus=0, seconds=0.0, starts=True, cpus=(8,), lost=0):
+    self._lost, self._stops = lost, 0
     self.asked, self.happened, self.made = [], [], []
     self._cpus = cpus
     self._gpus, self._seconds = gpus, seconds
@@ -232,7 +236,8 @@ class FakeRay:
     )
 
   def _stop(self):
-    if self._ready.is_there.is_set():
+    self._stops += 1
+    if self._stops == self._lost + 1 and self._ready.is_there.is_set():
       threading.Timer(self._seconds, self._end, ['kept', {'died': True}]).start()
 
   def _end(self, how, value):
@@ -322,6 +327,17 @@ def test_a_worker_is_let_keep_its_state_however_long_that_takes(monkeypatch, tmp
   ray = FakeRay(seconds=1.0)
   assert stopped(monkeypatch, ray, tmp_path, 'it has begun') == ['it has begun']
   assert ray.happened[0] == 'kept' and set(ray.happened[1:]) == {'killed'}
+
+
+def test_a_stop_that_is_lost_with_the_board_is_said_again(monkeypatch, tmp_path):
+  ray = FakeRay(lost=1)
+  second = threading.Timer(20.0, os.kill, [os.getpid(), signal.SIGTERM])
+  second.start()
+  try:
+    stopped(monkeypatch, ray, tmp_path, 'it has begun')
+  finally:
+    second.cancel()
+  assert ray.happened[0] == 'kept'
 
 
 def test_a_worker_that_does_not_start_is_said_and_can_be_stopped(monkeypatch, tmp_path):
