@@ -140,7 +140,9 @@ def _model(config, dataset, model) -> 'Model':
       model = model(task, **config.model_options)
   if isinstance(model, tf.keras.Model):
     _check_outputs(model, config.model, task)
-    return tff_models.from_keras(model, task_kind=task.kind, **scaling)
+    model = tff_models.from_keras(model, task_kind=task.kind, **scaling)
+    _check_shapes(model, config.model, task)
+    return model
   if not isinstance(model, Model):
     raise ValueError(
       f'--model={config.model or "the one given"} gives a {type(model).__name__}; it must be a '
@@ -151,7 +153,9 @@ def _model(config, dataset, model) -> 'Model':
   def predict(params, x, *draws):  # of dropout, if the model has it
     return own(params, decode(x), *draws)
 
-  return dataclasses.replace(model, predict=predict)
+  model = dataclasses.replace(model, predict=predict)
+  _check_shapes(model, config.model, task)
+  return model
 
 
 @contextlib.contextmanager
@@ -197,21 +201,60 @@ def _check_outputs(model, named: str | None, task) -> None:
     )
 
 
-def _check_values(model: 'Model', metrics: Mapping[str, Metric], task) -> None:
-  """Refuses a metric that does not give a number for each example; nothing is computed."""
+def _check_shapes(model: 'Model', named: str | None, task) -> None:
+  """Refuses a model whose outputs are others than the task's, or whose loss is of no example.
+
+  TensorFlow repeats what does not fit, such as outputs [B, 1] beside labels [B]: no error of its
+  own, but a wrong number.
+  """
+  batch, count = task.num_outputs + 2, task.num_outputs  # not to be taken for one another
+  found: dict[str, Any] = {}
+
+  def look(outputs, y):
+    found.update(outputs=outputs, loss=model.loss(outputs, y), **model.metrics(outputs, y))
+
+  _trace(model, task, batch, look)
+  outputs = {
+    'classification': [batch, count],
+    'multilabel': [batch, count],
+    'next_word': [batch, *task.label_shape, count],
+  }
+  expected = {name: [batch] for name in found} | {'outputs': outputs.get(task.kind)}
+  for name, values in found.items():
+    if not values.shape.is_compatible_with(expected[name]):
+      source = '' if name == 'outputs' else f', of outputs {found["outputs"].shape},'
+      raise ValueError(
+        f'--model={named or "the one given"} gives {name} of shape {values.shape}{source} for '
+        f'{batch} examples; {expected[name]} is expected.'
+      )
+
+
+def _trace(model: 'Model', task, batch: int, look: Callable[[Any, Any], None]) -> None:
+  """Calls `look` with a model's outputs and the labels of so many examples; computes nothing."""
   import tensorflow as tf
 
   from runtime import random_streams
 
-  words, batch = task.kind == 'next_word', 3
-  x = tf.zeros([batch, *task.example_shape], tf.int32 if words else tf.float32)
+  x_type = tf.int32 if task.kind == 'next_word' else tf.float32
+  x = tf.zeros([batch, *task.example_shape], x_type)
   y = tf.zeros([batch, *task.label_shape], task.label_dtype)
-  found: dict[str, Any] = {}
 
   @tf.function(autograph=False)
   def trace():
     params = model.init(random_streams.key(0, random_streams.Stream.INIT))
-    outputs = model.predict(params, x)
+    look(model.predict(params, x), y)
+
+  trace.get_concrete_function()
+
+
+def _check_values(model: 'Model', metrics: Mapping[str, Metric], task) -> None:
+  """Refuses a metric that does not give a number for each example; nothing is computed."""
+  import tensorflow as tf
+
+  batch = 3
+  found: dict[str, Any] = {}
+
+  def look(outputs, y):
     for name, metric in metrics.items():
       try:
         found[name] = tf.convert_to_tensor(metric(outputs, y))
@@ -219,7 +262,7 @@ def _check_values(model: 'Model', metrics: Mapping[str, Metric], task) -> None:
         where = user_files.place_of(error)
         raise ValueError(f'--metric {name}: {type(error).__name__}: {error}{where}') from error
 
-  trace.get_concrete_function()
+  _trace(model, task, batch, look)
   for name, values in found.items():
     if not values.shape.is_compatible_with([batch]):
       raise ValueError(

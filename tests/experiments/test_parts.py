@@ -460,6 +460,50 @@ def test_a_keras_model_of_another_number_of_outputs_is_refused(outputs):
     build.build_process(ExperimentConfig(**SMALL), model=model)
 
 
+PURE = """
+  import math
+
+  import tensorflow as tf
+  from tff_models import model
+
+
+  def build(task, outputs, form):
+    width = math.prod(task.example_shape)
+
+    def predict(params, x):
+      found = tf.matmul(tf.reshape(x, [-1, width]), params['weights'])
+      return {'plain': found, 'row': found[:, None], 'first': found[:, 0]}[form]
+
+    return model.OBJECTIVES[task.kind]().model(
+      name='pure', init=lambda key: model.Params(weights=tf.zeros([width, outputs])),
+      predict=predict, head=('weights',)
+    )
+"""
+
+
+@pytest.mark.parametrize(
+  'dataset, outputs, form, words',
+  [
+    ('digits', 10, 'plain', ''),
+    ('digits', 7, 'plain', r'outputs of shape \(12, 7\) for 12 examples; \[12, 10\] is expected'),
+    ('digits', 10, 'row', r'outputs of shape \(12, 1, 10\) for 12'),
+    ('digits', 10, 'first', r'outputs of shape \(12,\) for 12'),
+    ('exam', 1, 'first', ''),
+    ('exam', 1, 'plain', r'loss of shape \(3, 3\), of outputs \(3, 1\), for 3 examples; \[3\] is'),
+  ],
+)
+def test_outputs_of_another_form_are_no_wrong_number(file, dataset, outputs, form, words):
+  """TensorFlow repeats what does not fit: [B, 1] beside labels [B] were errors [B, B]."""
+  path = file('own_pure.py', PURE)
+  options = (f'outputs={outputs}', f'form={form}')
+  config = ExperimentConfig(dataset=dataset, model=f'{path}:build', model_option=options, rounds=1)
+  if words:
+    with pytest.raises(ValueError, match=f'--model=.*own_pure.py:build gives {words}'):
+      build.build_process(config)
+  else:
+    assert build.build_process(config).method
+
+
 def test_options_that_a_model_of_ones_own_does_not_take_are_named(file):
   path = file('own_model.py', MODEL)
   config = ExperimentConfig(model=f'{path}:build', model_option=('widht=5',), **SMALL)
