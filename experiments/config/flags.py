@@ -47,6 +47,9 @@ def define_own(argv: Sequence[str], flag_values: flags.FlagValues = flags.FLAGS)
     arguments = flag_values.read_flags_from_files(list(argv[1:]))
   except flags.CantOpenFlagFileError as error:
     raise ValueError(f'--flagfile: {str(error).removeprefix("ERROR:: ")}') from error
+  except UnicodeDecodeError as error:
+    named = ' '.join(a for a in argv[1:] if a.lstrip('-').startswith('flagfile'))
+    raise ValueError(f'{named} is no text, one --name=value in a line: {error}') from error
   for text in user_files.methods_in(arguments):
     user_files.method(text)
   define(flag_values)

@@ -218,7 +218,10 @@ def run(
     raise ValueError(f'--output_dir={path} is a file, not a folder.')
   made = not path.exists()
   files.make_folder(path)
-  lock, taken, fresh, nothing = files.FolderLock(path), False, False, False
+  try:
+    lock, taken, fresh, nothing = files.FolderLock(path), False, False, False
+  except OSError as error:
+    raise files.WriteError(path, error) from error
   try:
     fresh, taken = record.take(path, grid, resume, how), True
     files.remove_temporaries(path)

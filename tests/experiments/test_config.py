@@ -200,6 +200,7 @@ sys.exit(code)
     (['--rounds=x'], 2, 'error: --rounds=x must be a whole number.'),
     (['--rounds=0'], 2, 'error: --rounds=0 must be at least 1'),
     (['--flagfile=nowhere.flags'], 2, 'nowhere.flags'),
+    ([f'--flagfile={sys.executable}'], 2, f'error: --flagfile={sys.executable} is no text'),
     (['rounds=3'], 2, "error: 'rounds=3' is no flag"),
     (['--resume'], 2, 'error: --resume needs --output_dir'),
   ],

@@ -349,6 +349,11 @@ def test_a_refused_folder_is_left_as_it_was(tmp_path):
   assert sorted(os.listdir(tmp_path)) == ['.writing-1-notes.txt', 'notes.txt']
 
 
+def test_a_folder_in_which_nothing_can_be_written_is_named():
+  with pytest.raises(files.WriteError, match='cannot write /proc/self: '):
+    sweep.run(small_grid(), folder='/proc/self')
+
+
 def test_a_folder_of_another_sweep_is_refused(tmp_path):
   record.take(tmp_path, small_grid(), resume=False)
   with pytest.raises(ValueError, match='another sweep: its base'):
