@@ -69,6 +69,7 @@ _EVENTS = {
   )
 }
 RESERVED, SPENT, ENDED = 'reserved', 'spent', 'ended'
+_BEGINNING = b'{"kind": "'  # of every line
 _ROUNDING = 1 + 1e-9  # of sums in another order
 
 
@@ -283,7 +284,7 @@ class Ledger:
   def _read(self, file) -> dict[str, '_State']:
     file.seek(0)
     content = file.read()
-    whole = content.rfind(b'\n') + 1  # what follows was being written when its run was killed
+    whole = self._length(content)
     states: dict[str, _State] = {}
     for number, line in enumerate(content[:whole].splitlines(), start=1):
       try:
@@ -296,10 +297,20 @@ class Ledger:
       states.setdefault(claim.run, _State()).add(kind, claim)
     return states
 
+  def _length(self, content: bytes) -> int:
+    """How much of the file are whole lines; what follows was being written when a run was killed.
+
+    Raises:
+      ValueError: what follows is no beginning of a line: the file is not ours, to be cut there.
+    """
+    whole = content.rfind(b'\n') + 1
+    if not _BEGINNING.startswith(content[whole:][: len(_BEGINNING)]):
+      raise ValueError(f'--ledger={self.path} is no ledger; give one, or a file that is not there.')
+    return whole
+
   def _append(self, file, kind: str, claim: Claim) -> None:
     file.seek(0)
-    whole = file.read().rfind(b'\n') + 1
-    file.truncate(whole)
+    file.truncate(self._length(file.read()))
     file.write(json.dumps({'kind': kind, **claim.to_json()}).encode() + b'\n')
     file.flush()
     os.fsync(file.fileno())

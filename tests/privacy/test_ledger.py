@@ -407,6 +407,17 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path):
     book.reserve(claim('d'))
 
 
+@pytest.mark.parametrize('content', ['{"config": {}}', 'a,b', '\x00\x00', '# notes\nmore'])
+def test_a_file_that_is_no_ledger_is_left_as_it_is(tmp_path, content):
+  """Also where it is one line without an end, as `json.dump` writes."""
+  path = tmp_path / 'notes'
+  path.write_text(content)
+  for write in (Ledger(path).reserve, Ledger(path).record):
+    with pytest.raises(ValueError, match=f'--ledger={path}'):
+      write(claim('a'))
+  assert path.read_text() == content
+
+
 def _reserve(path, run, budget):
   try:
     Ledger(path).reserve(claim(run), epsilon=budget)
