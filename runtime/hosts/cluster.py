@@ -100,7 +100,8 @@ def connected(address: str, *, workers: int, flag: str, tell: Tell = warn) -> It
       with no_stderr(), _deaf_to_sigterm():  # the core says which level it logs at
         ray.init(**options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-      raise ValueError(f'--cluster={address}: {error}') from error
+      why = str(error) or f'no Ray cluster answers ({type(error).__name__})'
+      raise ValueError(f'--cluster={address}: {why}') from error
     _take_back(on_sigterm)
     _await_room(ray, workers, flag, tell)
     yield ray

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pandas as pd
 import pytest
@@ -150,6 +151,20 @@ def test_an_address_without_a_cluster_is_one_line(ray, tmp_path, address, words)
   with pytest.raises(ValueError, match=f'--cluster={address}.* {words}') as caught:
     sweep.run(GRID, folder=tmp_path / 'a', cluster=address, show_progress=False)
   assert '\n' not in str(caught.value)
+
+
+def test_an_error_of_rays_without_words_has_some(monkeypatch):
+  """As where something else than a cluster answers."""
+
+  def init(**options):
+    raise RuntimeError
+
+  ray = types.SimpleNamespace(init=init, shutdown=lambda: None)
+  monkeypatch.setattr(sweep_cluster.cluster, 'import_ray', lambda address: ray)
+  monkeypatch.setattr(sweep_cluster.cluster, '_check_address', lambda ray, address: None)
+  connected = sweep_cluster.cluster.connected('here:1', workers=1, flag='workers')
+  with pytest.raises(ValueError, match='here:1: no Ray cluster answers'), connected:
+    pass
 
 
 @pytest.mark.parametrize('cluster', ['', 'local'])
