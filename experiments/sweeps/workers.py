@@ -365,8 +365,9 @@ def work(folder: pathlib.Path, workers: int) -> int:
   os.dup2(2, 1)
 
   def tell(message: dict[str, Any]) -> None:
-    out.write(json.dumps(message) + '\n')
-    out.flush()
+    with contextlib.suppress(BrokenPipeError):  # the parent is no more: `read` says so
+      out.write(json.dumps(message) + '\n')
+      out.flush()
 
   tasks: queue.Queue[list[str] | None] = queue.Queue()
   working, stopping = threading.Event(), threading.Event()

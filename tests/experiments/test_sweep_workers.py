@@ -250,3 +250,39 @@ def test_a_worker_that_is_stopped_while_it_starts_begins_nothing():
     timeout=30,
   )  # fmt: skip
   assert 'begins' not in done.stderr and done.stdout == '{"up": true}\n', done
+
+
+# Its rounds end when a signal has come, and what was done is kept.
+_ROUNDS = """
+import pathlib, sys, time
+from experiments.running import interruption
+from experiments.sweeps import workers
+class Programs:
+  def __init__(self, folder, size):
+    pass
+  def run(self, names, report, warn):
+    with interruption.Interruption() as caught:
+      caught.defer()
+      while caught.signal_number is None:
+        report(0, 1, 5, 1)
+        time.sleep(0.01)
+    print('kept', file=sys.stderr)
+    raise interruption.Interrupted(caught.signal_number)
+workers.Programs = Programs
+sys.exit(workers.work(pathlib.Path('.'), 1))
+"""
+
+
+def test_a_worker_whose_parent_was_killed_keeps_its_state():
+  worker = subprocess.Popen(
+    [sys.executable, '-c', _ROUNDS], text=True,
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+  )  # fmt: skip
+  worker.stdin.write('["a"]\n')
+  worker.stdin.flush()
+  assert 'up' in worker.stdout.readline() and 'state' in worker.stdout.readline()
+  worker.stdout.close()  # nobody reads what it tells; the end of its input is seen later
+  time.sleep(0.5)
+  worker.stdin.close()
+  said = worker.stderr.read()
+  assert worker.wait(30) == 128 + signal.SIGTERM and said.startswith('kept\n'), said
