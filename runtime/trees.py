@@ -179,6 +179,13 @@ def to_tensor(leaf: Any, type_: Type, what: str) -> tf.Tensor:
   return tf.convert_to_tensor(to_array(leaf, type_, what))
 
 
+def as_array(leaf: Any, dtype: Any = None) -> np.ndarray:
+  """`np.asarray`, which fails for a tensor that is a single bfloat16."""
+  if tf.is_tensor(leaf) and leaf.dtype == tf.bfloat16:
+    leaf = leaf.numpy()
+  return np.asarray(leaf, dtype)
+
+
 def to_array(leaf: Any, type_: Type, what: str) -> np.ndarray:
   """Converts a leaf to the array that its type says.
 
@@ -186,7 +193,7 @@ def to_array(leaf: Any, type_: Type, what: str) -> np.ndarray:
     MismatchError: the leaf's dtype or shape differs. Python numbers and arrays of the
       same kind (say float64 for float32, int64 for int32) are converted.
   """
-  found, dtype = np.asarray(leaf), tf.as_dtype(type_.dtype)
+  found, dtype = as_array(leaf), tf.as_dtype(type_.dtype)
   if isinstance(leaf, (list, tuple)) and not found.size:
     found = found.astype(dtype.as_numpy_dtype)  # NumPy takes nothing for float64.
   found_dtype = tf.as_dtype(found.dtype)
@@ -284,7 +291,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 def to_numpy(tree: Any) -> Any:
   """The same structure with NumPy leaves."""
-  return map_leaves(np.asarray, tree)
+  return map_leaves(as_array, tree)
 
 
 def at_row(tree: Any, row: int) -> Any:

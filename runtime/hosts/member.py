@@ -245,7 +245,7 @@ class Member:
       self._turn = self._round = None
     compiled, self._compiled = self._compiled, self._machine.compiled_programs
     return Answer(
-      totals=tf.nest.map_structure(np.asarray, totals),
+      totals=tf.nest.map_structure(trees.as_array, totals),
       results=[[np.asarray(leaf) for leaf in leaves] for leaves in results],
       slots=slots,
       seconds=time.perf_counter() - start,
@@ -263,7 +263,7 @@ class Member:
     joined = self._plans[task.plan].add_up(
       task.stage, totals, sent.env, number=task.number, piece=task.piece
     )
-    return tf.nest.map_structure(np.asarray, joined)
+    return tf.nest.map_structure(trees.as_array, joined)
 
   def _leaves(self, task: Task) -> tuple[list[list[Any]], list[np.ndarray]]:
     """The leaves of the parameter's parts (at CLIENTS what was placed, else none); rows in them."""

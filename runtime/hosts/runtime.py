@@ -772,8 +772,8 @@ def _sent(plan: pieces.Plan, stage, is_last: bool, parts, env) -> member.Sent:
 
 
 def _arrays(tree: Any) -> Any:
-  return tf.nest.map_structure(np.asarray, tree)
+  return tf.nest.map_structure(trees.as_array, tree)
 
 
 def _num_bytes(tree: Any) -> int:
-  return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(tree))
+  return sum(trees.as_array(leaf).nbytes for leaf in tf.nest.flatten(tree))

@@ -53,5 +53,5 @@ def write(variable: tf.Variable, rows: np.ndarray, values: tf.Tensor) -> None:
 def to_numpy(tree: Any) -> Any:
   """A copy on the host, states as they were placed."""
   return trees.map_leaves(
-    lambda leaf: np.asarray(leaf, np.int32 if _is_held_wider(leaf) else None), tree
+    lambda leaf: trees.as_array(leaf, np.int32 if _is_held_wider(leaf) else None), tree
   )

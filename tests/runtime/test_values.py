@@ -282,6 +282,40 @@ def test_complex_numbers_are_taken_as_by_tff(native, dtype, value):
       assert same(expected, summed([value, value]))
 
 
+def test_a_tensor_of_one_bfloat16_is_a_value(native, options):
+  kind = tf.bfloat16.as_numpy_dtype
+
+  @tff.federated_computation(
+    tff.FederatedType(kind, tff.SERVER), tff.FederatedType(kind, tff.CLIENTS)
+  )
+  def handed_on_and_summed(value, values):
+    return value, tff.federated_sum(values)
+
+  one = tf.constant(1.0, tf.bfloat16)
+  with native.context:
+    expected = handed_on_and_summed(one, [one, one])
+  with runtime.XlaContext(**options):
+    assert same(expected, handed_on_and_summed(one, [one, one]))
+
+
+def test_a_state_of_one_bfloat16_comes_to_numpy():
+  kind = tf.bfloat16.as_numpy_dtype
+
+  @tff.federated_computation(
+    tff.FederatedType(kind, tff.SERVER),
+    tff.FederatedType(tff.to_type(()), tff.CLIENTS),
+    tff.FederatedType(tff.to_type(Tree(x=kind)), tff.CLIENTS),
+  )
+  def summed(state, nothing, data):
+    return tff.federated_sum(data), nothing, state
+
+  with runtime.create('xla') as machine:
+    data = machine.place(Tree(x=np.ones(2, kind)))
+    states = machine.place_states(None)
+    state, metrics = machine.round(summed, kind(3), states, data, [0, 1])
+    assert machine.to_numpy(state)['x'] == 2 and machine.to_numpy(metrics) == 3
+
+
 @pytest.mark.parametrize('container', [Tree, dict], ids=['OrderedDict', 'dict'])
 def test_a_dict_counts_by_the_order_of_its_values(native, container, options):
   inner = Tree(y=np.float32, x=np.float32)
