@@ -283,10 +283,8 @@ class Ledger:
 
   def _read(self, file) -> dict[str, '_State']:
     file.seek(0)
-    content = file.read()
-    whole = self._length(content)
     states: dict[str, _State] = {}
-    for number, line in enumerate(content[:whole].splitlines(), start=1):
+    for number, line in enumerate(self._whole_lines(file.read()).splitlines(), start=1):
       try:
         record = json.loads(line)
         claim, kind = Claim.from_json(record), record['kind']
@@ -297,21 +295,31 @@ class Ledger:
       states.setdefault(claim.run, _State()).add(kind, claim)
     return states
 
-  def _length(self, content: bytes) -> int:
-    """How much of the file are whole lines; what follows was being written when a run was killed.
+  def _whole_lines(self, content: bytes) -> bytes:
+    """The whole lines of the file, with their ends; none of a line that a kill cut short.
+
+    A last line that lacks its end alone is whole: what it says was spent.
 
     Raises:
       ValueError: what follows is no beginning of a line: the file is not ours, to be cut there.
     """
     whole = content.rfind(b'\n') + 1
-    if not _BEGINNING.startswith(content[whole:][: len(_BEGINNING)]):
+    rest = content[whole:]
+    if not _BEGINNING.startswith(rest[: len(_BEGINNING)]):
       raise ValueError(f'--ledger={self.path} is no ledger; give one, or a file that is not there.')
-    return whole
+    try:
+      json.loads(rest)
+    except ValueError:
+      return content[:whole]
+    return content + b'\n'
 
   def _append(self, file, kind: str, claim: Claim) -> None:
     file.seek(0)
-    file.truncate(self._length(file.read()))
-    file.write(json.dumps({'kind': kind, **claim.to_json()}).encode() + b'\n')
+    content = file.read()
+    kept = self._whole_lines(content)
+    file.truncate(min(len(kept), len(content)))
+    end = kept[len(content) :]
+    file.write(end + json.dumps({'kind': kind, **claim.to_json()}).encode() + b'\n')
     file.flush()
     os.fsync(file.fileno())
 

@@ -398,13 +398,27 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path):
   book.reserve(claim('a'))
   book.reserve(claim('b'))
   whole = path.read_bytes()
-  for cut in (1, 20, len(whole) // 3):
+  for cut in (2, 20, len(whole) // 3):
     path.write_bytes(whole[:-cut])
     assert book.composition(claim('c')).runs == 2
     assert book.reserve(claim('c')).runs == 2
   path.write_bytes(whole.replace(b'"rounds"', b'"rounds', 1))
   with pytest.raises(ValueError, match='line 1 cannot be read'):
     book.reserve(claim('d'))
+
+
+def test_a_last_line_that_lacks_its_end_alone_counts(tmp_path):
+  """As some editors leave it."""
+  path = tmp_path / 'ledger'
+  book = Ledger(path)
+  book.record(claim('a'))
+  book.record(claim('b'), ended=True)
+  whole = path.read_bytes()
+  path.write_bytes(whole[:-1])
+  assert book.composition(claim('c')).runs == 3
+  assert book.reserve(claim('c')).runs == 3
+  assert path.read_bytes().startswith(whole)
+  assert len(path.read_text().splitlines()) == 3
 
 
 @pytest.mark.parametrize('content', ['{"config": {}}', 'a,b', '\x00\x00', '# notes\nmore'])
