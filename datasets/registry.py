@@ -32,7 +32,7 @@ class Option:
     optional = self.default is None
     if optional and (value is None or value == 'none'):
       return None
-    allowed = f'one of {", ".join(self.choices)}' if self.choices else f'a {self.kind.__name__}'
+    allowed = f'one of {", ".join(self.choices)}' if self.choices else _KIND_WORDS[self.kind]
     try:
       converted = self.kind(value)
       # int(2.5) is 2, which nobody meant.
@@ -112,6 +112,7 @@ def load_dataset(
   return entry.loader()(seed=seed, data_dir=data_dir, **entry.resolve(options))
 
 
+_KIND_WORDS = {int: 'a whole number', float: 'a number', str: 'text'}
 _FOLDER = 'parquet:'  # begins the name of a folder of Parquet files
 
 

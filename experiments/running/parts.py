@@ -202,7 +202,7 @@ def _check_outputs(model, named: str | None, task) -> None:
 
 
 def _check_shapes(model: 'Model', named: str | None, task) -> None:
-  """Refuses a model whose outputs are others than the task's, or whose loss is of no example.
+  """Refuses a model whose outputs or loss have another form than the task's, or without its head.
 
   TensorFlow repeats what does not fit, such as outputs [B, 1] beside labels [B]: no error of its
   own, but a wrong number.
@@ -210,7 +210,12 @@ def _check_shapes(model: 'Model', named: str | None, task) -> None:
   batch, count = task.num_outputs + 2, task.num_outputs  # not to be taken for one another
   found: dict[str, Any] = {}
 
-  def look(outputs, y):
+  def look(params, outputs, y):
+    if wrong := [name for name in model.head if name not in params]:
+      raise ValueError(
+        f'--model={named or "the one given"} names {wrong[0]!r} in its head; its parameters are '
+        f'{", ".join(params)}.'
+      )
     found.update(outputs=outputs, loss=model.loss(outputs, y), **model.metrics(outputs, y))
 
   _trace(model, task, batch, look)
@@ -229,8 +234,11 @@ def _check_shapes(model: 'Model', named: str | None, task) -> None:
       )
 
 
-def _trace(model: 'Model', task, batch: int, look: Callable[[Any, Any], None]) -> None:
-  """Calls `look` with a model's outputs and the labels of so many examples; computes nothing."""
+def _trace(model: 'Model', task, batch: int, look: Callable[[Any, Any, Any], None]) -> None:
+  """Calls `look` with a model's parameters, its outputs for so many examples, and their labels.
+
+  Nothing is computed.
+  """
   import tensorflow as tf
 
   from runtime import random_streams
@@ -242,7 +250,7 @@ def _trace(model: 'Model', task, batch: int, look: Callable[[Any, Any], None]) -
   @tf.function(autograph=False)
   def trace():
     params = model.init(random_streams.key(0, random_streams.Stream.INIT))
-    look(model.predict(params, x), y)
+    look(params, model.predict(params, x), y)
 
   trace.get_concrete_function()
 
@@ -254,7 +262,8 @@ def _check_values(model: 'Model', metrics: Mapping[str, Metric], task) -> None:
   batch = 3
   found: dict[str, Any] = {}
 
-  def look(outputs, y):
+  def look(params, outputs, y):
+    del params
     for name, metric in metrics.items():
       try:
         found[name] = tf.convert_to_tensor(metric(outputs, y))

@@ -41,7 +41,7 @@ def test_options_as_text_are_converted():
   [
     ('mnst', {}, 'dataset is .mnst.; allowed: digits'),
     ('digits', {'clients': 3}, "no option 'clients'; its options: num_clients, test_fraction"),
-    ('digits', {'num_clients': 'many'}, "num_clients is 'many'; it must be a int"),
+    ('digits', {'num_clients': 'many'}, "num_clients is 'many'; it must be a whole number"),
     ('digits', {'num_clients': 2.5}, 'num_clients is 2.5'),
     ('school', {'preprocessing': 'pca'}, 'one of silo, fixed, none'),
   ],

@@ -504,6 +504,17 @@ def test_outputs_of_another_form_are_no_wrong_number(file, dataset, outputs, for
     assert build.build_process(config).method
 
 
+def test_a_head_that_a_model_does_not_have_is_named(file):
+  path = file('own_pure.py', PURE.replace("head=('weights',)", "head=('wieghts',)"))
+  options = ('outputs=10', 'form=plain')
+  for method in ('fedavg', 'ppsgd'):
+    config = ExperimentConfig(
+      method=method, dataset='digits', model=f'{path}:build', model_option=options, rounds=1
+    )
+    with pytest.raises(ValueError, match="names 'wieghts' in its head; its parameters are weights"):
+      build.build_process(config)
+
+
 def test_options_that_a_model_of_ones_own_does_not_take_are_named(file):
   path = file('own_model.py', MODEL)
   config = ExperimentConfig(model=f'{path}:build', model_option=('widht=5',), **SMALL)
