@@ -1,7 +1,8 @@
 """Heterogeneous CIFAR-10: 30 silos with 5 of the 10 classes each.
 
-As in the cross-silo paper: each silo has 5 random classes (here in pairs of silos that share
-out all ten, since classes are dealt evenly), each class goes to 15
+As in the cross-silo paper, whose split is based on the program of Shamsian et al. (ICML 2021,
+pFedHN): each silo has 5 random classes, dealt in turns, as there, so that silos are pairs which
+have all ten between them; each class goes to 15
 silos in random proportions (0.4 to 0.6 before they are made to sum to one), which
 gives some 1,400 to 1,940 training images a silo, by the seed (the paper's draw 1,515
 to 1,839). The 10,000 test images are divided in the same proportions. All images are
