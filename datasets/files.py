@@ -121,7 +121,8 @@ def cached_arrays(
 
 @contextlib.contextmanager
 def _whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
-  """A file that gets its name when it is whole; an exception leaves nothing."""
+  """A file that gets its name when it is whole; an exception leaves nothing, and no new folder."""
+  made = [folder for folder in path.parents if not folder.exists()]
   path.parent.mkdir(parents=True, exist_ok=True)
   handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
   try:
@@ -130,6 +131,9 @@ def _whole_file(path: pathlib.Path) -> Iterator[IO[bytes]]:
     os.replace(temporary, path)
   except BaseException:
     pathlib.Path(temporary).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # somebody else has put something there
+      for folder in made:
+        folder.rmdir()
     raise
 
 

@@ -66,9 +66,9 @@ def test_no_address_says_what_to_do(tmp_path):
 def test_no_network_is_one_line(tmp_path):
   file = files.DataFile(name='f', url='http://127.0.0.1:9/f')
   with pytest.raises(FileNotFoundError, match='could not be fetched') as caught:
-    files.get(file, tmp_path / 'new')
+    files.get(file, tmp_path / 'mistyped' / 'folder')
   assert '\n' not in str(caught.value)
-  assert list((tmp_path / 'new').iterdir()) == []
+  assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize('name', ['f', 'f.lzma'])
