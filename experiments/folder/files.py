@@ -6,10 +6,12 @@ import json
 import math
 import os
 import pathlib
+import time
 from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 _TEMPORARY_PREFIX = '.writing-'
+_SECONDS_OF_A_LOOK = 0.01
 
 
 class WriteError(OSError):
@@ -131,6 +133,29 @@ def _sync(path: pathlib.Path) -> None:
     os.close(descriptor)
 
 
+def is_held(folder: pathlib.Path) -> bool:
+  """Whether a `FolderLock` holds a folder. Whoever is about to take one is not kept from it.
+
+  Raises:
+    OSError: the folder is not there, or not to be seen.
+  """
+  try:
+    file = open(folder / '.lock')  # noqa: SIM115 - closed below
+  except FileNotFoundError:
+    folder.stat()
+    return False
+  with file:
+    return not _try_flock(file, fcntl.LOCK_SH)
+
+
+def _try_flock(file: IO[str], kind: int) -> bool:
+  try:
+    fcntl.flock(file, kind | fcntl.LOCK_NB)
+  except BlockingIOError:
+    return False
+  return True
+
+
 class FolderLock:
   """Holds a folder for this process until it is released or the process ends.
 
@@ -157,7 +182,10 @@ class FolderLock:
   def _open(self) -> IO[str]:
     file = open(self._path, 'a+')  # noqa: SIM115 - held open on purpose
     try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      while not _try_flock(file, fcntl.LOCK_EX):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # where somebody only looks (`is_held`)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        time.sleep(_SECONDS_OF_A_LOOK)
     except BlockingIOError:
       file.seek(0)
       owner = file.read().strip() or 'unknown'

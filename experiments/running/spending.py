@@ -153,10 +153,8 @@ def _is_running(claim: ledger.Claim) -> bool:
   if not claim.folder:
     return True
   try:
-    lock = files.FolderLock(pathlib.Path(claim.folder))
-    lock.release(remove=lock.made)  # only looked at
+    return files.is_held(pathlib.Path(claim.folder))
   except FileNotFoundError:  # gone, if it was here
     return claim.host != socket.gethostname()
-  except (ValueError, OSError):
+  except OSError:
     return True
-  return False

@@ -1,6 +1,7 @@
 """Atomic files, checkpoints, tables, and what is shown on the way."""
 
 import collections
+import fcntl
 import io
 import os
 import pathlib
@@ -8,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import tracemalloc
 
 import numpy as np
@@ -139,6 +141,20 @@ def test_a_lock_is_free_after_release(tmp_path):
     files.FolderLock(tmp_path)
   lock.release()
   files.FolderLock(tmp_path).release()
+
+
+def test_who_looks_whether_a_folder_is_held_keeps_nobody_from_it(tmp_path):
+  assert not files.is_held(tmp_path) and not any(tmp_path.iterdir())
+  lock = files.FolderLock(tmp_path)
+  assert files.is_held(tmp_path)
+  lock.release()
+  with open(tmp_path / '.lock') as looking:
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    assert not files.is_held(tmp_path)  # another one that looks
+    threading.Timer(0.2, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+    files.FolderLock(tmp_path).release()
+  with pytest.raises(FileNotFoundError):
+    files.is_held(tmp_path / 'gone')
 
 
 _COUNTING = """

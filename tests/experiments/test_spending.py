@@ -229,7 +229,7 @@ def test_a_run_counts_whole_where_its_folder_is_not_seen(tmp_path, monkeypatch):
   def refused(folder):
     raise PermissionError
 
-  monkeypatch.setattr(files, 'FolderLock', refused)
+  monkeypatch.setattr(files, 'is_held', refused)
   assert spending._is_running(there)
 
 
