@@ -274,12 +274,28 @@ class Ledger:
     with contextlib.ExitStack() as stack:
       try:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = stack.enter_context(open(self.path, 'a+b'))
+        while True:
+          is_new = not self.path.exists()
+          file = stack.enter_context(open(self.path, 'a+b'))
+          fcntl.flock(file, fcntl.LOCK_EX)
+          if self._is(file):
+            break  # else it was removed since it was opened
       except OSError as error:
         why = error.strerror or error
         raise OSError(f'--ledger={self.path} cannot be written: {why}') from error
-      fcntl.flock(file, fcntl.LOCK_EX)
-      yield file
+      is_ours = is_new or _size(file) > 0  # and no empty file that somebody put there
+      try:
+        yield file
+      finally:
+        if is_ours and not _size(file):  # a run that is refused, or takes all back, begins none
+          with contextlib.suppress(OSError):
+            self.path.unlink()
+
+  def _is(self, file) -> bool:
+    """Whether an open file is the ledger's still."""
+    with contextlib.suppress(FileNotFoundError):
+      return os.path.samestat(os.fstat(file.fileno()), os.stat(self.path))
+    return False
 
   def _read(self, file) -> dict[str, '_State']:
     file.seek(0)
@@ -322,6 +338,10 @@ class Ledger:
     file.write(end + json.dumps({'kind': kind, **claim.to_json()}).encode() + b'\n')
     file.flush()
     os.fsync(file.fileno())
+
+
+def _size(file) -> int:
+  return os.fstat(file.fileno()).st_size
 
 
 def compose(claims: Sequence[Claim]) -> Composition:

@@ -1,9 +1,12 @@
 """The ledger: composition by another accountant, refusals, kills, many writers."""
 
 import dataclasses
+import fcntl
 import json
 import math
 import multiprocessing
+import threading
+import time
 
 import dp_accounting
 import numpy as np
@@ -107,6 +110,32 @@ def test_the_run_that_would_pass_the_budget_is_refused_and_not_written(tmp_path)
   book.reserve(claim('b'), epsilon=budget)
   book.record(claim('b', rounds=2), ended=True)
   book.reserve(claim('c', rounds=1), epsilon=budget)
+
+
+def test_a_run_that_is_refused_or_takes_all_back_begins_no_ledger(tmp_path):
+  book = Ledger(tmp_path / 'ledger')
+  with pytest.raises(BudgetError):
+    book.reserve(claim('a'), epsilon=1e-9)
+  assert not any(tmp_path.iterdir())
+  book.reserve(claim('a'))
+  book.withdraw(claim('a'))
+  assert not any(tmp_path.iterdir())
+  book.path.touch()  # somebody's own, which may have its rights
+  with pytest.raises(BudgetError):
+    book.reserve(claim('a'), epsilon=1e-9)
+  assert book.path.exists()
+
+
+def test_a_ledger_that_is_removed_while_it_is_waited_for_is_begun_anew(tmp_path):
+  book = Ledger(tmp_path / 'ledger')
+  with open(book.path, 'a') as held:
+    fcntl.flock(held, fcntl.LOCK_EX)
+    waiting = threading.Thread(target=book.reserve, args=[claim('b')])
+    waiting.start()
+    time.sleep(0.3)  # for it to have opened the file
+    book.path.unlink()
+  waiting.join(60)
+  assert book.composition(claim('b')).runs == 1 and '"b"' in book.path.read_text()
 
 
 def test_a_running_run_counts_whole_and_a_killed_one_what_it_recorded(tmp_path):
