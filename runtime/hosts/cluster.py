@@ -25,6 +25,8 @@ _SECONDS_TO_CONNECT = 10.0
 _SECONDS_FOR_ROOM = 60.0  # whoever had the CPUs before may just be ending
 _SECONDS_BETWEEN_LOOKS = 1.0
 _LOOPBACK = ('localhost', '127.0.0.1')
+_HTTP2_HEAD, _HTTP2_SETTINGS = 9, 4  # bytes of a frame's head; the kind that each side sends first
+_HTTP2_PREFACE = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + bytes([0, 0, 0, _HTTP2_SETTINGS] + 5 * [0])
 _WORKER_BYTES = 250 * 2**20  # with TensorFlow, before it has any data; what they share apart
 _OBJECT_STORE_BYTES = 80 * 2**20  # Ray's least; only messages go through it
 
@@ -180,6 +182,18 @@ def _check_address(ray, address: str) -> None:
   if host in _LOOPBACK and not address.startswith('ray://'):
     host = ray.util.get_node_ip_address()  # where Ray looks for this machine's own cluster
   try:
-    socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT).close()
+    connection = socket.create_connection((host, port), timeout=_SECONDS_TO_CONNECT)
   except OSError as error:
     raise ValueError(f'--cluster={address}: nothing answers at {host}:{port} ({error}).') from error
+  with connection:
+    if os.environ.get('RAY_USE_TLS', '0') == '0' and not _is_http2(connection):
+      raise ValueError(f'--cluster={address}: what listens at {host}:{port} is no Ray cluster.')
+
+
+def _is_http2(connection: socket.socket) -> bool:
+  """Whether the other side speaks HTTP/2, as all of gRPC and so of Ray does."""
+  with contextlib.suppress(OSError):
+    connection.sendall(_HTTP2_PREFACE)
+    head = connection.recv(_HTTP2_HEAD, socket.MSG_WAITALL)
+    return len(head) == _HTTP2_HEAD and head[3] == _HTTP2_SETTINGS
+  return False

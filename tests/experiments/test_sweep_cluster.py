@@ -5,6 +5,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -151,6 +152,25 @@ def test_an_address_without_a_cluster_is_one_line(ray, tmp_path, address, words)
   with pytest.raises(ValueError, match=f'--cluster={address}.* {words}') as caught:
     sweep.run(GRID, folder=tmp_path / 'a', cluster=address, show_progress=False)
   assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('answer', [b'', b'HTTP/1.0 400 Bad Request\r\n\r\n'])
+def test_something_else_at_the_address_is_one_line(ray, tmp_path, monkeypatch, answer):
+  """Ray itself would try for many minutes."""
+  monkeypatch.setattr(sweep_cluster.cluster, '_SECONDS_TO_CONNECT', 0.5)
+  with socket.create_server(('', 0)) as listening:
+
+    def serve():
+      with listening.accept()[0] as connection:
+        connection.sendall(answer)
+        connection.recv(1)  # it is held as long as the other side wants
+        time.sleep(1)
+
+    threading.Thread(target=serve, daemon=True).start()
+    address = f'127.0.0.1:{listening.getsockname()[1]}'
+    with pytest.raises(ValueError, match=f'--cluster={address}: what listens .* no Ray cluster'):
+      sweep.run(GRID, folder=tmp_path / 'a', cluster=address, show_progress=False)
+  assert not (tmp_path / 'a').exists()
 
 
 def test_an_error_of_rays_without_words_has_some(monkeypatch):
