@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags, logging
 
-from experiments.config import continuing, in_words, launcher, sweep_flags, user_files
+from experiments.config import checks, continuing, in_words, launcher, sweep_flags, user_files
 from experiments.config import flags as experiment_flags
 from experiments.config.experiment import ExperimentConfig
 from experiments.folder import results
@@ -56,6 +56,7 @@ def _main(argv: Sequence[str]) -> int:
       config = _configuration(given.values)
       sweep_flags.check_single(flags.FLAGS, config)
       user_files.check_there(config)
+      checks.check_gpu(config)
       report, folder = _run(config, notes)
   except (flags.Error, ValueError, OSError, MemoryError) as error:
     if _debugging():

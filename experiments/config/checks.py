@@ -1,5 +1,6 @@
 """Checks of settings which depend on one another."""
 
+import ctypes
 import pathlib
 import re
 from typing import Any
@@ -11,6 +12,7 @@ from settings import did_you_mean
 
 # Of methods that are federated -> what any method may have.
 OF_COHORTS = {'clients_per_round': None, 'cohort_sampling_rate': None, 'cohort_sampling': 'poisson'}
+_GPU_DRIVER = 'libcuda.so.1'  # which TensorFlow opens
 
 
 def check(config: Any) -> None:
@@ -20,6 +22,26 @@ def check(config: Any) -> None:
   _check_cohorts(config)
   _check_options(config)
   _check_runtime(config)
+
+
+def check_gpu(config: Any) -> None:
+  """Refuses an `ExperimentConfig` that asks for a GPU on a machine that has no driver of one.
+
+  TensorFlow, once it has been waited for, says so as well. The workers of `cohort_workers` are on
+  machines of their own.
+
+  Raises:
+    ValueError: naming the flag and its value.
+  """
+  if 'gpu' not in config.device or config.cohort_workers:
+    return
+  try:
+    ctypes.CDLL(_GPU_DRIVER)
+  except OSError as error:
+    raise ValueError(
+      f'--device={config.device}: this machine has no driver of an NVIDIA GPU ({error}); check '
+      'nvidia-smi, or take --device=cpu.'
+    ) from error
 
 
 def _check_method(config: Any) -> None:

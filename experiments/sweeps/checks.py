@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Mapping
 
-from experiments.config import sweep_flags, user_files
+from experiments.config import checks, sweep_flags, user_files
 from experiments.config.experiment import ExperimentConfig
 from experiments.sweeps import workers as sweep_workers
 from runtime import memory
@@ -57,6 +57,8 @@ def check(
   left = [config for config, path in zip(runs.values(), done, strict=True) if not path.exists()]
   for config in left:
     user_files.check_there(config)
+    if not cluster:
+      checks.check_gpu(config)
   if workers > 1 and not cluster:  # which looks at its own machine itself
     processes = min(workers, len(left))
     memory.check_room(f'--workers={workers}', processes, sweep_workers.LEAST_BYTES)

@@ -19,6 +19,7 @@ from absl.testing import flagsaver
 import datasets
 from experiments import cli
 from experiments.audits import command
+from experiments.config import checks
 from experiments.config.experiment import ExperimentConfig
 from experiments.recipes import reproduce
 from experiments.reports import report
@@ -270,6 +271,16 @@ assert not any(name.split('.')[0] in ('tensorflow', 'tensorflow_federated') for 
   )  # fmt: skip
   assert done.returncode == 0, done.stderr[-2000:]
   assert 'Traceback' not in done.stderr
+
+
+@pytest.mark.parametrize('sweep', [(), ('--seeds=0,1',)])
+def test_a_gpu_on_a_machine_without_its_driver(sweep, capsys, monkeypatch, tmp_path):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(checks, '_GPU_DRIVER', 'libof_no_gpu.so.1')
+  code, lines = _run(['--device=gpu', '--rounds=1', *sweep], capsys)
+  assert code == cli.EXIT_ERROR and len(lines) == 1
+  assert '--device=gpu: this machine has no driver of an NVIDIA GPU (libof_no_gpu' in lines[0]
+  assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
