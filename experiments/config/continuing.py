@@ -7,7 +7,7 @@ from typing import Any
 import processes
 from experiments.config import user_files
 from experiments.config.experiment import default_of, names_content, settings, with_own_method
-from settings import show
+from settings import did_you_mean, show
 
 _PLACES = {'data_dir', 'ledger'}  # beside the files that are only read
 _MAY_DIFFER = {'device'}  # which may have gone; beside all that is no part of a run's identity
@@ -62,8 +62,13 @@ def merged(
     complete: whether a setting that is not recorded has no value; else it has its default.
 
   Raises:
-    ValueError: a given setting contradicts the folder.
+    ValueError: a given setting contradicts the folder, or what is recorded is none.
   """
+  if complete and (unknown := sorted(with_own_method(recorded).keys() - settings().keys())):
+    raise ValueError(
+      f'{where} holds a config.json with a setting that there is not: {unknown[0]}'
+      f'{did_you_mean(unknown[0], settings())}'
+    )
   given = with_own_method(given)
   alias = given.get('method')
   if alias in processes.ALIASES:

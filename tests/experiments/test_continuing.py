@@ -153,6 +153,16 @@ def test_nothing_to_continue(tmp_path, capsys):
   assert 'config.json is damaged' in capsys.readouterr().err
 
 
+def test_a_setting_that_there_is_not_is_said_with_its_folder(tmp_path, capsys):
+  path = tmp_path / 'run' / 'config.json'
+  path.parent.mkdir()
+  values = make_config(tmp_path / 'run').to_json()
+  path.write_text(json.dumps({'config': {**values, 'roundz': 3}}))
+  assert command('--resume', f'--output_dir={tmp_path}/run', '--device=cpu') == 2
+  [said] = capsys.readouterr().err.splitlines()
+  assert f'--output_dir={tmp_path}/run holds' in said and 'roundz; did you mean rounds?' in said
+
+
 def test_a_hint_works_from_other_folders_and_with_spaces(tmp_path, monkeypatch):
   assert launcher.resume('a b') == "./fl --resume --output_dir='a b'"
   monkeypatch.chdir(tmp_path)
