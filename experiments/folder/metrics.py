@@ -155,9 +155,13 @@ def check(path: pathlib.Path) -> None:
   from pyarrow import parquet
 
   try:
-    names = parquet.read_schema(path).names
-    if lacking := [name for name in Row._fields if name not in names]:
+    schema = parquet.read_schema(path)
+    if lacking := [name for name in Row._fields if name not in schema.names]:
       raise KeyError(f'it has no {", ".join(lacking)}')
+    for name, type_ in zip(Row._fields, _arrow_types(), strict=True):
+      found = schema.field(name).type
+      if found != type_ and not pa.types.is_null(found):  # of no value at all
+        raise KeyError(f'{name} is of the type {found}')
   except (pa.ArrowException, KeyError, OSError) as error:
     raise ValueError(f'{path} cannot be read as a table of metrics ({error}).') from error
 

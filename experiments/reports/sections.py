@@ -172,9 +172,12 @@ def status(data: ReportData) -> str:
 def selection(path: pathlib.Path) -> str:
   """The best settings that a sweep has chosen, and on which data."""
   try:
-    chosen: list[dict[str, Any]] = json.loads((path / 'sweep.json').read_text())['selection']
-  except (OSError, ValueError, KeyError):
+    return _selection(json.loads((path / 'sweep.json').read_text())['selection'])
+  except (OSError, ValueError, KeyError, TypeError, AttributeError):  # no sweep, or damaged
     return ''
+
+
+def _selection(chosen: list[dict[str, Any]]) -> str:
   if not chosen:
     return html.section(
       'Best settings',

@@ -63,11 +63,13 @@ class Run:
       config = ExperimentConfig.from_json(record['config'])
     except (KeyError, TypeError, ValueError) as error:
       raise ValueError(f'{folder} holds a run that cannot be read: {error}') from error
-    summary = _read_json(folder / 'summary.json')
-    privacy = _read_json(folder / 'privacy.json')
+    try:
+      read_files = _read_files(record, config)
+    except (AttributeError, TypeError) as error:
+      raise ValueError(f'{folder / "config.json"} is not of a run: {error}') from error
     return cls(
-      folder=folder, config=config, summary=summary, privacy=privacy,
-      read_files=_read_files(record, config),
+      folder=folder, config=config, summary=_read_record(folder / 'summary.json'),
+      privacy=_read_record(folder / 'privacy.json'), read_files=read_files,
     )  # fmt: skip
 
 
@@ -79,7 +81,23 @@ def _read_files(record: Mapping[str, Any], config: ExperimentConfig) -> dict[str
   return {**record.get('file_contents', {}), **modules, **data}
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any] | None:
+# Of what kind some of the entries of a run's records are, where they are there.
+_KINDS = {'epsilon': float | int | None, 'delta': float | int | None, 'statement': str}
+
+
+def _read_record(path: pathlib.Path) -> dict[str, Any] | None:
+  record = _read_json(path)
+  if record is None and not path.exists():
+    return None
+  if not isinstance(record, dict):
+    raise ValueError(f'{path} is not of a run.')
+  for name, kind in _KINDS.items():
+    if name in record and not isinstance(record[name], kind):
+      raise ValueError(f'{path} is not of a run: {name} is {record[name]!r}.')
+  return record
+
+
+def _read_json(path: pathlib.Path) -> Any:
   try:
     return json.loads(path.read_text())
   except FileNotFoundError:

@@ -374,6 +374,12 @@ RUNS = [
   ('metrics.parquet', 'PAR1', 'metrics.parquet cannot be read as a table of metrics'),
   ('privacy.json', '{', 'privacy.json is damaged'),
   ('summary.json', '{', 'summary.json is damaged'),
+  ('config.json', '{"config": {}, "contents": [1]}', 'config.json is not of a run'),
+  ('config.json', '{"config": {}, "file_contents": 3}', 'config.json is not of a run'),
+  ('privacy.json', '[1]', 'privacy.json is not of a run'),
+  ('privacy.json', '{"epsilon": "x"}', "privacy.json is not of a run: epsilon is 'x'"),
+  ('privacy.json', '{"statement": 3}', 'privacy.json is not of a run: statement is 3'),
+  ('summary.json', 'null', 'summary.json is not of a run'),
 ]
 
 
