@@ -144,8 +144,9 @@ def write(
     path, content = path.with_suffix('.csv.gz'), gzip.compress(content, mtime=0)
   FOLDER.mkdir(exist_ok=True)
   files.write_atomically(path, content)
-  if before not in (None, path):
-    before.unlink()
+  for other in _paths(recipe.name):
+    if other != path:
+      other.unlink(missing_ok=True)
   return _read(recipe, path)
 
 
@@ -238,9 +239,14 @@ def _settings(recipe: Recipe, part: str) -> pd.DataFrame:
   )
 
 
+def _paths(name: str) -> list[pathlib.Path]:
+  return [FOLDER / f'{name}.csv', FOLDER / f'{name}.csv.gz']
+
+
 def _find(name: str) -> pathlib.Path | None:
-  paths = [FOLDER / f'{name}.csv', FOLDER / f'{name}.csv.gz']
-  return next((path for path in paths if path.exists()), None)
+  there = [path for path in _paths(name) if path.exists()]
+  # Both are where the process was killed that wrote the one and had not removed the other.
+  return max(there, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
 def _split(path: pathlib.Path) -> tuple[dict[str, Any], str]:
