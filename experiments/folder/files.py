@@ -1,6 +1,7 @@
 """Files that survive a kill: atomic writes, and one owner of a folder."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
@@ -35,6 +36,19 @@ def make_folder(path: pathlib.Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise WriteError(path, error) from error
+
+
+def check_folder(path: pathlib.Path) -> None:
+  """Refuses what `make_folder` would later refuse, and makes nothing.
+
+  Raises:
+    WriteError: it cannot be made, or not be written to.
+  """
+  above = next(one for one in (path, *path.absolute().parents) if one.exists())
+  if not above.is_dir():
+    raise WriteError(path, NotADirectoryError(errno.ENOTDIR, f'{above} is a file'))
+  if not os.access(above, os.W_OK | os.X_OK):
+    raise WriteError(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def write_atomically(path: pathlib.Path, content: bytes) -> None:

@@ -313,12 +313,17 @@ def run(
     say(f'{name} is not run: judged from its evidence of {kept.date}')
     tables[name] = kept.tables
   to_run = [recipes.read(name) for name in needed if name not in tables]
+  # What is damaged, cannot be written or is not here is said before anything runs.
+  verdicts.read_verdicts()
+  if page_dir is not None:
+    files.check_folder(page_dir)
   for recipe in to_run:
+    evidence.begun(recipe)
     recipes.get_data(recipe, data_dir, say)
   with startup.quiet():
     for _, judge in every:
       for load in _loader(judge, data_dir):
-        load(seed=0)  # what is not here is said before anything runs
+        load(seed=0)
   today = today or datetime.datetime.now(datetime.UTC).date().isoformat()
   found: dict[str, dict[str, Verdict]] = {}
   extra = [f'--data_dir={data_dir}'] if data_dir else []
@@ -499,7 +504,7 @@ def write_pages() -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-  """The command line; 0, or 2 for an error."""
+  """The command line; 0, 2 for an error, 130 or 143 after a signal."""
   parser = argparse.ArgumentParser(prog='./fl claims', description='Every claim and its verdict.')
   parser.add_argument(
     '--run', default=None, metavar='NAME,...',
@@ -515,28 +520,8 @@ def main(argv: Sequence[str]) -> int:
   parser.add_argument('--page_dir', default=None, help='gets a page of each recipe that is run')
   own = parser.parse_args(argv[1:])
   try:
-    if own.workers < 1:
-      raise ValueError(f'--workers={own.workers} must be at least 1.')
-    if own.run == '':
-      raise ValueError(
-        "--run= names nothing; give ids of claims, recipes, 'theory', 'theory_on_data' or 'counts'."
-      )
-    if own.judge == '':
-      raise ValueError('--judge= names nothing; give ids of claims or recipes, or --judge alone.')
-    if own.run and own.judge:
-      raise ValueError('--run and --judge: give one of them; what is run is judged.')
-    if own.run:
-      run(
-        own.run.split(','), data_dir=own.data_dir, output=pathlib.Path(own.output_dir),
-        workers=own.workers, page_dir=None if own.page_dir is None else pathlib.Path(own.page_dir),
-      )  # fmt: skip
-    if own.judge:
-      again = judge_again(() if own.judge == _ALL else own.judge.split(','))
-      write_pages()
-      text = '\n'.join(again.lines())
-    else:
-      text = write_pages() if own.run else verdicts.page(verdicts.read(), verdicts.read_verdicts())
-    printing.out(text.rstrip('\n'))
+    with interruption.command(), interruption.Interruption():
+      printing.out(_text(own).rstrip('\n'))
     return 0
   except (ValueError, OSError, MemoryError) as error:
     print(f'error: {" ".join(str(error).split())}', file=sys.stderr)
@@ -545,6 +530,31 @@ def main(argv: Sequence[str]) -> int:
     command = shlex.join(['claims', *argv[1:]])
     print(f'stopped; continue with {launcher.command()} {command}', file=sys.stderr)
     return interrupted.exit_code
+
+
+def _text(own: argparse.Namespace) -> str:
+  """What a command prints, when it has run and judged what it asks for."""
+  if own.workers < 1:
+    raise ValueError(f'--workers={own.workers} must be at least 1.')
+  if own.run == '':
+    raise ValueError(
+      "--run= names nothing; give ids of claims, recipes, 'theory', 'theory_on_data' or 'counts'."
+    )
+  if own.judge == '':
+    raise ValueError('--judge= names nothing; give ids of claims or recipes, or --judge alone.')
+  if own.run and own.judge:
+    raise ValueError('--run and --judge: give one of them; what is run is judged.')
+  if own.run:
+    run(
+      own.run.split(','), data_dir=own.data_dir, output=pathlib.Path(own.output_dir),
+      workers=own.workers, page_dir=pathlib.Path(own.page_dir) if own.page_dir else None,
+    )  # fmt: skip
+    return write_pages()
+  if own.judge:
+    again = judge_again(() if own.judge == _ALL else own.judge.split(','))
+    write_pages()
+    return '\n'.join(again.lines())
+  return verdicts.page(verdicts.read(), verdicts.read_verdicts())
 
 
 if __name__ == '__main__':

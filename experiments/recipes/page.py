@@ -66,7 +66,7 @@ def write(
   Returns:
     The page's path.
   """
-  (folder / 'images').mkdir(parents=True, exist_ok=True)
+  files.make_folder(folder / 'images')
   pictures = _of_the_runs(recipe, folder) if recipe.evidence_of else []
   figures = _figures(recipe, drawings)
   for name in figures:

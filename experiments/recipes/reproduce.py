@@ -34,7 +34,7 @@ from experiments.folder.metrics import EVERYONE
 from experiments.recipes import evidence, outcome, recipes
 from experiments.recipes import page as recipe_page
 from experiments.recipes.recipes import Recipe, Selector
-from experiments.running import printing, startup
+from experiments.running import interruption, printing, startup
 from experiments.running.progress import Doing, say, show, show_mean, show_seconds
 from experiments.sweeps import record
 from experiments.sweeps import table as sweep_table
@@ -427,17 +427,20 @@ def describe(
 @contextlib.contextmanager
 def _timed(output: pathlib.Path) -> Iterator[None]:
   """Adds what it takes to the seconds of a recipe, over all the times that it is continued."""
-  start = time.monotonic()
+  before, start = _seconds(output), time.monotonic()
   try:
     yield
   finally:
     if output.exists():  # else it came to nothing
-      files.write_json(output / _TIME, {'seconds': _seconds(output) + time.monotonic() - start})
+      files.write_json(output / _TIME, {'seconds': before + time.monotonic() - start})
 
 
 def _seconds(output: pathlib.Path) -> float:
   path = output / _TIME
-  return json.loads(path.read_text())['seconds'] if path.exists() else 0.0
+  try:
+    return float(json.loads(path.read_text())['seconds']) if path.exists() else 0.0
+  except (ValueError, KeyError, TypeError) as error:
+    raise ValueError(f'{path} is damaged: {error}') from error
 
 
 def main(argv: Sequence[str]) -> int:
@@ -446,38 +449,13 @@ def main(argv: Sequence[str]) -> int:
   Returns:
     0 if every number was compared and met, 1 if not, 2 for an error, 130 or 143 after a signal.
   """
-  from experiments.running import interruption
-
   arguments = list(argv[1:])
   if not arguments or {'-h', '--help'} & {*arguments}:
     printing.out(__doc__.partition('\nLong because')[0])
     return 0 if arguments else EXIT_ERROR
   try:
-    if arguments[0] == '--list':
-      own = _Arguments.of(arguments[1:])
-      if own.changing:
-        raise ValueError(f'{own.changing[0]}: the list of recipes takes --data_dir=FOLDER only.')
-      every = recipes.read_all()
-      lines = [recipes.listing(every, own.data_dir), *recipes.coverage_lines(every)]
-      printing.out('\n'.join(lines))
-      return 0
-    if arguments[0].startswith('-'):
-      raise ValueError(f'{arguments[0]} stands where a recipe has to: NAME [--flag=...].')
-    recipe, own = recipes.read(arguments[0]), _Arguments.of(arguments[1:])
-    if recipe.tuning_seeds and not own.changing:
-      raise ValueError(
-        f'{recipe.name} is run in two steps, for claims: {launcher.command()} claims '
-        f'--run={recipe.name} runs and judges it (--page_dir there writes its page).'
-      )
-    for part in recipe.parts:  # a wrong flag is said before anything is fetched
-      recipe.grid(part, own.changing).runs()
-    if not any(flag.startswith('--dataset=') for flag in own.changing):
-      recipes.get_data(recipe, own.data_dir, say)
-    met = reproduce(
-      recipe, output=own.output, extra=own.changing, neutral=own.neutral, workers=own.workers,
-      cluster=own.cluster, page_dir=own.page_dir,
-    )  # fmt: skip
-    return 0 if met else EXIT_OFF
+    with interruption.command(), interruption.Interruption():
+      return _main(arguments)
   except (ValueError, OSError, MemoryError) as error:
     print(f'error: {" ".join(str(error).split())}', file=sys.stderr)
     return EXIT_ERROR
@@ -486,6 +464,36 @@ def main(argv: Sequence[str]) -> int:
     again = shlex.join(['reproduce', *arguments])
     print(f'stopped; continue with {launcher.command()} {again}', file=sys.stderr)
     return interrupted.exit_code
+
+
+def _main(arguments: Sequence[str]) -> int:
+  if arguments[0] == '--list':
+    own = _Arguments.of(arguments[1:])
+    if own.changing:
+      raise ValueError(f'{own.changing[0]}: the list of recipes takes --data_dir=FOLDER only.')
+    every = recipes.read_all()
+    lines = [recipes.listing(every, own.data_dir), *recipes.coverage_lines(every)]
+    printing.out('\n'.join(lines))
+    return 0
+  if arguments[0].startswith('-'):
+    raise ValueError(f'{arguments[0]} stands where a recipe has to: NAME [--flag=...].')
+  recipe, own = recipes.read(arguments[0]), _Arguments.of(arguments[1:])
+  if recipe.tuning_seeds and not own.changing:
+    raise ValueError(
+      f'{recipe.name} is run in two steps, for claims: {launcher.command()} claims '
+      f'--run={recipe.name} runs and judges it (--page_dir there writes its page).'
+    )
+  for part in recipe.parts:  # what is wrong is said before anything is fetched
+    recipe.grid(part, own.changing).runs()
+  if own.page_dir is not None:
+    files.check_folder(own.page_dir)
+  if not any(flag.startswith('--dataset=') for flag in own.changing):
+    recipes.get_data(recipe, own.data_dir, say)
+  met = reproduce(
+    recipe, output=own.output, extra=own.changing, neutral=own.neutral, workers=own.workers,
+    cluster=own.cluster, page_dir=own.page_dir,
+  )  # fmt: skip
+  return 0 if met else EXIT_OFF
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -519,9 +527,9 @@ class _Arguments:
       if not argument.startswith('--'):
         raise ValueError(f'{argument!r} is no flag; flags have the form --name=value.')
       if name == 'output_dir':
-        own.output = pathlib.Path(value)
+        own.output = pathlib.Path(value) if value else None
       elif name == 'page_dir':
-        own.page_dir = pathlib.Path(value)
+        own.page_dir = pathlib.Path(value) if value else None
       elif name == 'cluster':
         own.cluster = value
       elif name == 'workers':

@@ -193,11 +193,12 @@ def read_families() -> dict[str, Any]:
 
 
 def read_verdicts() -> dict[str, dict[str, Verdict]]:
-  """Stored verdicts by claim and data set."""
-  if not STORE.exists():
-    return {}
-  raw = json.loads(STORE.read_text())
-  return {id_: {d: Verdict(**v) for d, v in by_data.items()} for id_, by_data in raw.items()}
+  """Stored verdicts by claim and data set; a `ValueError` if their file is damaged."""
+  try:
+    raw = json.loads(STORE.read_text()) if STORE.exists() else {}
+    return {id_: {d: Verdict(**v) for d, v in by_data.items()} for id_, by_data in raw.items()}
+  except (ValueError, TypeError, AttributeError) as error:
+    raise ValueError(f'{STORE} is damaged: {error}') from error
 
 
 def write_verdicts(verdicts: Mapping[str, Mapping[str, Verdict]]) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -156,6 +157,33 @@ def test_one_form_takes_the_place_of_the_other(monkeypatch):
   monkeypatch.setattr(evidence, '_LARGE', 1000)
   _store(NONIID, _tables(NONIID, seed=1))
   assert [path.name for path in evidence.FOLDER.iterdir()] == [f'{NONIID}.csv.gz']
+
+
+def test_the_newer_of_two_forms_counts(monkeypatch):
+  """Both are there after a kill between writing the one and removing the other."""
+  _store(NONIID)
+  small = evidence.FOLDER / f'{NONIID}.csv'
+  older = small.read_bytes()
+  monkeypatch.setattr(evidence, '_LARGE', 1000)
+  written = _store(NONIID, _tables(NONIID, seed=1))
+  small.write_bytes(older)
+  os.utime(small, (1, 1))
+  for part, table in evidence.read(recipes.read(NONIID)).tables.items():
+    pd.testing.assert_frame_equal(table, written.tables[part])
+  _store(NONIID, _tables(NONIID, seed=2))
+  assert [path.name for path in evidence.FOLDER.iterdir()] == [f'{NONIID}.csv.gz']
+
+
+def test_what_is_damaged_or_in_the_way_is_said_before_anything_runs(monkeypatch, tmp_path, capsys):
+  monkeypatch.setattr(claims, 'judge_theory', lambda *_, **__: pytest.fail('it runs'))
+  (tmp_path / 'taken').touch()
+  assert claims.main(['claims', '--run=theory', f'--page_dir={tmp_path}/taken']) == 2
+  assert f'cannot write {tmp_path}/taken' in capsys.readouterr().err
+  for damaged in ('', '[1]', '{"a": {"b": {"c": 1}}}', '{"a": {"b": {"verdict": "fine"}}}'):
+    verdicts.STORE.write_text(damaged)
+    assert claims.main(['claims', '--run=theory']) == 2
+    assert f'{verdicts.STORE} is damaged' in capsys.readouterr().err
+    assert verdicts.STORE.read_text() == damaged
 
 
 def _changed_recipes():

@@ -13,9 +13,10 @@ import threading
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from experiments.folder import checkpoints, figures, files
+from experiments.folder import checkpoints, figures, files, metrics
 from experiments.folder.metrics import MetricTable
 from experiments.running import console, progress
 
@@ -212,6 +213,25 @@ def test_a_damaged_table_is_one_line(tmp_path):
   (tmp_path / 'metrics.parquet').write_bytes(b'PAR1 and so on')
   with pytest.raises(ValueError, match='cannot be read as a table of metrics'):
     MetricTable.read(tmp_path / 'metrics.parquet')
+
+
+@pytest.mark.parametrize('wrong', [{'round': 'a'}, {'value': 'a'}, {'metric': 1}])
+def test_a_table_of_another_kind_is_one_line(tmp_path, wrong):
+  path = tmp_path / 'metrics.parquet'
+  make_table().write(path)
+  metrics.check(path)
+  pd.read_parquet(path, partitioning=None).assign(**wrong).to_parquet(path, index=False)
+  with pytest.raises(ValueError, match=f'metrics.parquet cannot be read .*{next(iter(wrong))}'):
+    metrics.check(path)
+
+
+@pytest.mark.parametrize('place', ['taken', 'taken/below'])
+def test_a_folder_that_cannot_be_is_refused_before_it_is_needed(tmp_path, place):
+  (tmp_path / 'taken').touch()
+  with pytest.raises(files.WriteError, match=f'cannot write .*{place}: .*taken is a file'):
+    files.check_folder(tmp_path / place)
+  files.check_folder(tmp_path / 'a' / 'b')
+  assert [path.name for path in tmp_path.iterdir()] == ['taken']
 
 
 @pytest.mark.slow

@@ -333,6 +333,21 @@ def test_what_changed_runs_lack_is_said_in_words_of_their_flags():
     assert re.match(f'c: .*{words}', told[0])
 
 
+def test_what_is_damaged_or_in_the_way_is_said_before_anything_runs(tmp_path, monkeypatch, capsys):
+  monkeypatch.setattr(reproduce, 'analyse', lambda *_: pytest.fail('it runs'))
+  command = ['reproduce', 'silo_fig7', f'--output_dir={tmp_path}/out']
+  (tmp_path / 'taken').touch()
+  assert reproduce.main([*command, f'--page_dir={tmp_path}/taken/pages']) == reproduce.EXIT_ERROR
+  assert f'cannot write {tmp_path}/taken/pages' in capsys.readouterr().err
+  assert not (tmp_path / 'out').exists()
+  (tmp_path / 'out').mkdir()
+  for damaged in ('', '[1]', '{}', '{"seconds": "x"}'):
+    (tmp_path / 'out' / 'time.json').write_text(damaged)
+    assert reproduce.main(command) == reproduce.EXIT_ERROR
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f'error: {tmp_path}/out/time.json is damaged: ')
+
+
 def test_a_recipe_runs_and_gives_its_verdict(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(recipes, 'FOLDER', tmp_path)
   (tmp_path / 'tiny.flags').write_text(
