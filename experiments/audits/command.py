@@ -21,7 +21,7 @@ from experiments.audits.target import Report, Target
 from experiments.config import flags as experiment_flags
 from experiments.config import in_words, launcher, user_files
 from experiments.config.experiment import ExperimentConfig
-from experiments.running import printing, startup
+from experiments.running import interruption, printing, startup
 from experiments.running.progress import Doing
 from settings import show
 
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
   """Audits the configuration of the flags.
 
   Returns:
-    0 if the claim stands, 1 if it is refuted, 2 after an error.
+    0 if the claim stands, 1 if it is refuted, 2 after an error, 130 or 143 after a signal.
   """
   if not argv[1:] or {'-h', '--help'} & {*argv}:
     printing.out(_help())
@@ -77,10 +77,14 @@ def main(argv: list[str]) -> int:
       )
     user_files.check_there(config)
     print(f'An audit of {in_words.describe(config)}.', file=sys.stderr, flush=True)
-    report = _audit_configuration(config, values)
+    with interruption.command(), interruption.Interruption():
+      report = _audit_configuration(config, values)
   except (flags.Error, ValueError, OSError, MemoryError) as error:
     print('error: ' + ' '.join(str(error).split()), file=sys.stderr)
     return 2
+  except interruption.Interrupted as stopped:
+    print('stopped; nothing is kept of an audit', file=sys.stderr)
+    return stopped.exit_code
   print(report.text())
   return 1 if report.broken else 0
 

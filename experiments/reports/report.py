@@ -17,6 +17,7 @@ from experiments.folder import files
 from experiments.reports import figures as report_figures
 from experiments.reports import html, mechanisms, personalization, sections
 from experiments.reports.data import ReportData, read, title_of
+from experiments.running import interruption
 
 
 def write(
@@ -91,15 +92,23 @@ def _default_title(data: ReportData) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-  """Writes the report that the command line asks for."""
+  """Writes the report that the command line asks for.
+
+  Returns:
+    0, 2 for an error, 130 or 143 after a signal.
+  """
   parser = argparse.ArgumentParser(prog='./fl report', description='A page on runs and sweeps.')
   parser.add_argument('folders', nargs='+', metavar='DIR', help='folder of a run or a sweep')
   parser.add_argument('--output', default='', help='the report; default: report/ in the first DIR')
   parser.add_argument('--title', default='', help='heading of the page')
   arguments = parser.parse_args(argv[1:])
   try:
-    print(write(arguments.folders, arguments.output or None, title=arguments.title))
+    with interruption.command(), interruption.Interruption():
+      print(write(arguments.folders, arguments.output or None, title=arguments.title))
   except (ValueError, OSError) as error:
     print(f'error: {error}', file=sys.stderr)
     return 2
+  except interruption.Interrupted as stopped:
+    print('stopped; the same command writes the report', file=sys.stderr)
+    return stopped.exit_code
   return 0

@@ -7,7 +7,11 @@ import sys
 import time
 
 import pytest
+from absl.testing import flagsaver
 
+from experiments.audits import command
+from experiments.recipes import claims, reproduce
+from experiments.reports import report
 from experiments.running import interruption
 
 _BUSY = """
@@ -70,3 +74,29 @@ def test_a_main_thread_that_hears_its_signals_ends_by_itself(monkeypatch, capfd,
   assert capfd.readouterr().err.splitlines() == ['stopping after this round'] * 3
   # Nothing is left of it: neither handlers nor a pipe.
   assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+  ('tool', 'at', 'arguments', 'words'),
+  [
+    (report, 'read', ['somewhere'], 'stopped; the same command writes the report'),
+    (reproduce, 'reproduce', ['silo_fig7'], 'continue with ./fl reproduce silo_fig7'),
+    (claims, 'run', ['--run=theory'], 'continue with ./fl claims --run=theory'),
+    (
+      command, '_audit_configuration',
+      ['--privacy=client', '--noise_multiplier=1', '--delta=1e-3'],
+      'stopped; nothing is kept of an audit',
+    ),
+  ],
+)  # fmt: skip
+def test_every_command_ends_with_a_line(tool, at, arguments, words, number, monkeypatch, capsys):
+  """Also where it is outside of a sweep, which has words of its own."""
+  monkeypatch.setattr(tool, at, lambda *_, **__: os.kill(os.getpid(), number))
+  before = signal.getsignal(number)
+  with flagsaver.flagsaver():
+    assert tool.main(['command', *arguments]) == 128 + number
+  assert signal.getsignal(number) is before
+  captured = capsys.readouterr()
+  assert words in captured.err.splitlines()[-1] and 'Traceback' not in captured.err
+  assert not captured.out
