@@ -15,7 +15,7 @@ import textwrap
 from typing import Any
 
 import numpy as np
-from absl import flags
+from absl import flags, logging
 
 from experiments.audits.target import Report, Target
 from experiments.config import flags as experiment_flags
@@ -81,6 +81,12 @@ def main(argv: list[str]) -> int:
       report = _audit_configuration(config, values)
   except (flags.Error, ValueError, OSError, MemoryError) as error:
     print('error: ' + ' '.join(str(error).split()), file=sys.stderr)
+    return 2
+  except Exception as error:  # a fault of ours, or a user's file's: 1 would refute the claim
+    if logging.level_debug():
+      raise
+    where = user_files.place_of(error) or ' (--verbosity=1 shows where)'
+    print(f'error: {type(error).__name__}: {" ".join(str(error).split())}{where}', file=sys.stderr)
     return 2
   except interruption.Interrupted as stopped:
     print('stopped; nothing is kept of an audit', file=sys.stderr)

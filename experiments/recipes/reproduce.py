@@ -21,13 +21,14 @@ import shlex
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import matplotlib
 import pandas as pd
 
 import drawing
-from experiments.config import launcher, sweep_flags
+from experiments.config import launcher, sweep_flags, user_files
 from experiments.config.experiment import settings
 from experiments.folder import figures, files
 from experiments.folder.metrics import EVERYONE
@@ -458,6 +459,12 @@ def main(argv: Sequence[str]) -> int:
       return _main(arguments)
   except (ValueError, OSError, MemoryError) as error:
     print(f'error: {" ".join(str(error).split())}', file=sys.stderr)
+    return EXIT_ERROR
+  except Exception as error:  # Python's own code would say that numbers are not met
+    where = user_files.place_of(error)
+    if not where:  # a fault of ours
+      traceback.print_exc()
+    print(f'error: {type(error).__name__}: {" ".join(str(error).split())}{where}', file=sys.stderr)
     return EXIT_ERROR
   except interruption.Interrupted as interrupted:
     # Which part it was at is not the reader's business: the whole command goes on by itself.

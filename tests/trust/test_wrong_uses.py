@@ -415,6 +415,22 @@ def _refused(arguments, message, capsys):
   assert line.startswith('error: ') and message in line and len(line) < 600
 
 
+@pytest.mark.parametrize(
+  ('tool', 'at', 'arguments'),
+  [(command, '_audit_configuration', [*PRIVATE]), (reproduce, 'reproduce', ['silo_fig7'])],
+)
+def test_a_fault_is_no_verdict(tool, at, arguments, monkeypatch, capsys):
+  """1, which Python gives for it, says that a claim is refuted, or that numbers are not met."""
+
+  def fail(*_, **__):
+    raise KeyError('a fault')
+
+  monkeypatch.setattr(tool, at, fail)
+  with flagsaver.flagsaver():
+    assert tool.main(['tool', *arguments]) == 2
+  assert capsys.readouterr().err.splitlines()[-1].startswith("error: KeyError: 'a fault'")
+
+
 def test_an_audit_attacks_one_thing(capsys):
   command = importlib.import_module('experiments.audits.command')
   private = ['--privacy=client', '--noise_multiplier=1', '--delta=1e-3']
