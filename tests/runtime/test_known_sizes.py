@@ -126,6 +126,18 @@ def _of_a_multiple(x, y):
   return tf.reduce_sum(again * _places(again), [0, 1]) + tf.reduce_sum(halves * _places(halves), 0)
 
 
+def _gradient_of_joined(x, y):
+  """Of values joined behind the rows, of which one is products of matrices."""
+  del y
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    pairs = tf.reshape(x, [-1, 2, 2])
+    products = tf.reshape(pairs @ tf.transpose(pairs, [0, 2, 1]), [-1, 4])
+    found = tf.concat([x, products, x[:, :1]], 1)
+    total = tf.reduce_sum(found * _places(found) ** 2)
+  return tf.reduce_sum(tape.gradient(total, x) * _places(x), 0)
+
+
 def _gradient_of_map(x, y):
   del y
   weights = tf.constant(WEIGHTS)
@@ -147,6 +159,7 @@ def _gradient_of_scan(x, y):
 
 COMPILED = dict(
   convolution=_of_convolution,
+  gradient_of_joined=_gradient_of_joined,
   gradient_of_map=_gradient_of_map,
   gradient_of_scan=_gradient_of_scan,
   map_fn=functools.partial(_mapped, _root_of_sum),
@@ -274,6 +287,16 @@ def _gradient_of_reshape(x, y):
   return tf.reduce_sum(tape.gradient(total, x) * _places(x), 0)
 
 
+def _gradient_of_more(x, y):
+  """Of a batch that is joined with some of its rows."""
+  del y
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    found = tf.concat([x[1:], x, x[:1]], 0)
+    total = tf.reduce_sum(found * _places(found) ** 2)
+  return tf.reduce_sum(tape.gradient(total, x) * _places(x), 0)
+
+
 def _as_written(x, y):
   """A list as long as the batch, of which the first row is not written."""
   del y
@@ -301,6 +324,7 @@ OTHERS = dict(
   every_other=_every_other,
   folded=_folded,
   gradient_of_map_of_some=_gradient_of_map_of_some,
+  gradient_of_more=_gradient_of_more,
   gradient_of_reshape=_gradient_of_reshape,
   map_of_more=_map_of_more,
   map_of_some=_map_of_some,

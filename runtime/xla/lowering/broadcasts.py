@@ -239,11 +239,8 @@ def _is_cutting(interp: _Interpreter, node: Any, inputs: list[Any]) -> bool:
   if node.op == 'StridedSlice':
     return slices.is_cut(node, inputs)
   if node.op == 'Slice':
-    starts, counts = (tf.get_static_value(i, partial=True) for i in inputs[1:])
-    if starts is None or counts is None:
-      return True
-    pairs = zip(range(value.shape.rank), starts, counts, strict=True)
-    return any(varying.varies(value, a) and (begin != 0 or n != -1) for a, begin, n in pairs)
+    whole = slices.whole_axes(interp, inputs)
+    return any(varying.varies(value, a) and a not in whole for a in range(value.shape.rank))
   along = tf.get_static_value(inputs[0] if node.op == 'Split' else inputs[2])
   return along is None or varying.varies(value, int(along))
 

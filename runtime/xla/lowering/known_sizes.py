@@ -139,6 +139,8 @@ class Known:
     if node.op == 'GatherV2' and varying.is_varying(inputs[1]):
       is_other_lost = len(varied) == 1 or _is_along_rows(node, inputs)
       return self.varied(inputs[1]) if is_other_lost else None
+    if node.op == 'ResourceGather' and varied:  # by indices, of a variable
+      return self.varied(inputs[1])
     if node.op in ('Pad', 'PadV2', 'Tile') and len(varied) == 1:
       return self._resized(node.op, *inputs[:2])
     return None

@@ -64,6 +64,22 @@ def _concatenated(node, inputs, sizes):
   return _joined(node, inputs, sizes[:-1])
 
 
+def _offsets(node, inputs, sizes):
+  """Where each of the values that are joined begins."""
+  del node
+  along = constants(sizes[:1])
+  if along is None or any(numbers is None for numbers in sizes[1:]):
+    return None
+  (axis,), result, begin = along[0], [], 0
+  for numbers in sizes[1:]:
+    offset: list[int | None] = [0] * len(numbers)
+    offset[axis] = begin
+    result.append(offset)
+    size = numbers[axis]
+    begin = None if begin is None or not isinstance(size, int) else begin + size
+  return result
+
+
 def _alike(node, inputs, sizes):
   """A vector of the same numbers."""
   del node, inputs
@@ -148,6 +164,7 @@ def _times(node, inputs, sizes):
 # The numbers in an op's results, from (node, inputs, their numbers); None if nothing is known.
 RULES: Mapping[str, _Rule] = dict(
   Cast=_alike,
+  ConcatOffset=_offsets,
   ConcatV2=_concatenated,
   ExpandDims=_alike,
   GatherV2=_gathered,

@@ -288,7 +288,9 @@ def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
   if value.shape.rank is None:
     raise varying.refusal(node.op)
   cut = _axes_as_data_say(interp, node, inputs[1:], value.shape.rank) if is_cut_here else set()
-  starts, counts = (_numbers(i, value.shape.rank) for i in (begin, size))
+  starts, counts = (_numbers(interp, i, value.shape.rank) for i in (begin, size))
+  for axis in whole_axes(interp, inputs):
+    counts[axis] = -1
   for axis, (start, count) in enumerate(zip(starts, counts, strict=True)):
     room = value.shape[axis]
     if room is not None and axis in cut:
@@ -306,20 +308,32 @@ def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     else:
       value = reshapes.gather(value, start + tf.range(count), axis=axis)
     starts[axis], counts[axis] = 0, -1
-  if value is inputs[0] and begin.dtype == tf.int32:
+  is_as_it_was = value is inputs[0] and not whole_axes(interp, inputs)
+  if is_as_it_was and begin.dtype == tf.int32:
     return interp.op(node, inputs)
   result = tf.slice(value, tf.stack(starts), tf.stack(counts))
   result.set_shape([count if isinstance(count, int) and count >= 0 else None for count in counts])
   return [result]
 
 
-def _numbers(values: tf.Tensor, length: int) -> list[Any]:
+def whole_axes(interp: _Interpreter, inputs: list[tf.Tensor]) -> list[int]:
+  """The axes that vary of which a slice (`tf.slice`) takes all, as a concatenation's gradient."""
+  value, begin, size = inputs
+  starts, counts = _known(interp, begin), interp.known_sizes.numbers(size) or []
+  # Of what XLA has lost the size of, that which is asked for is one.
+  own = None if id(value) in interp.unsized else interp.known_sizes.varied(value)
+  return [
+    axis
+    for axis, (start, count) in enumerate(zip(starts, counts, strict=False))
+    if varying.varies(value, axis) and start == 0 and count is not None and count in (-1, own)
+  ]
+
+
+def _numbers(interp: _Interpreter, values: tf.Tensor, length: int) -> list[Any]:
   """The numbers in a tensor, int where they are known, so that TensorFlow knows them, too."""
-  known = tf.get_static_value(values, partial=True)
   every_one = tf.unstack(tf.cast(values, tf.int32), length)
-  if known is None:
-    return every_one
-  return [e if k is None else int(k) for e, k in zip(every_one, known, strict=True)]
+  pairs = zip(every_one, _known(interp, values), strict=True)
+  return [number if known is None else known for number, known in pairs]
 
 
 HANDLERS: dict[str, interpreter.Handler] = {'Slice': _slice, 'StridedSliceGrad': _slice_gradient}
