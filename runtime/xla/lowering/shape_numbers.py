@@ -70,7 +70,9 @@ def _offsets(node, inputs, sizes):
   along = constants(sizes[:1])
   if along is None or any(numbers is None for numbers in sizes[1:]):
     return None
-  (axis,), result, begin = along[0], [], 0
+  ((axis,),) = along
+  result: list[list[int | None]] = []
+  begin: int | None = 0
   for numbers in sizes[1:]:
     offset: list[int | None] = [0] * len(numbers)
     offset[axis] = begin
