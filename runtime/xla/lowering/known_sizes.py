@@ -121,6 +121,10 @@ class Known:
       outputs = self._noted(node, inputs, outputs)
     cuts = any(id(output) in cut for output in outputs)  # What only hands a cut on is noted later.
     size = None if cuts else self._of_results(node, inputs)
+    if node.op in ('BroadcastTo', 'Tile') and (sizes := self._repeated(node.op, *inputs[:2])):
+      outputs[0].set_shape([n if isinstance(n, int) else None for n in sizes])
+      varied = [n for n in sizes if isinstance(n, shape_numbers.Size)]
+      size = varied[0] if len(varied) == 1 and not cuts else None
     if size is not None:
       for output in outputs:
         self.note_rows(output, size)
@@ -144,6 +148,16 @@ class Known:
     if node.op in ('Pad', 'PadV2', 'Tile') and len(varied) == 1:
       return self._resized(node.op, *inputs[:2])
     return None
+
+  def _repeated(self, op, value, how) -> shape_numbers.Sizes:
+    """All sizes of what is repeated as a shape says, such as the gradient of a sum."""
+    numbers = self.numbers(how)
+    if numbers is None or None in numbers:
+      return None
+    if op == 'BroadcastTo':
+      return numbers
+    sizes = value.shape.as_list() if value.shape.is_fully_defined() else [0]
+    return None if 0 in sizes else [_times(n, size) for n, size in zip(numbers, sizes, strict=True)]
 
   def _resized(self, op, value, how) -> shape_numbers.Size | None:
     size, axis, known = self.varied(value), _axis(value), tf.get_static_value(how)
@@ -229,6 +243,11 @@ def _axis(value: tf.Tensor) -> int | None:
   """The only axis of a value that varies."""
   sizes = value.shape.as_list() if value.shape.rank else []
   return sizes.index(None) if sizes.count(None) == 1 else None
+
+
+def _times(number: Any, times: int) -> Any:
+  is_known = isinstance(number, int)
+  return number * times if is_known else dataclasses.replace(number, times=number.times * times)
 
 
 def _leaves_rows(axis: tf.Tensor, parts: Sequence[tf.Tensor]) -> bool:
