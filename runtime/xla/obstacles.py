@@ -34,7 +34,8 @@ OWN_STATE = frozenset(
   ]
 )
 _CALLBACKS = frozenset(['EagerPyFunc', 'PyFunc', 'PyFuncStateless', 'NumpyFunction'])
-_NAMES_ONLY = frozenset(['Const', 'RewriteDataset'])  # Their strings need no computing.
+# Their strings need no computing.
+_NAMES_ONLY = frozenset(['CacheDataset', 'CacheDatasetV2', 'Const', 'RewriteDataset'])
 # Attributes with which XLA refuses an op, in words that do not name it.
 _REFUSED_USES = {'TridiagonalSolve': 'partial_pivoting'}
 _TABLES = ('HashTable', 'LookupTable', 'InitializeTable')

@@ -47,6 +47,30 @@ def test_solving_with_pivots_leaves_the_other_ops_compiled(pivoting):
     }
 
 
+def test_a_cached_data_set_beside_strings_is_compiled():
+  """A cache has a string, the name of a file, on which no number depends."""
+
+  @tff.tensorflow.computation(tff.SequenceType(np.float32))
+  def total(numbers):
+    cached = numbers.map(lambda x: 2 * x).cache()
+    return cached.repeat(2).reduce(tf.constant(0.0), lambda a, b: a + b)
+
+  @tff.tensorflow.computation(np.float32)
+  def in_words(number):
+    return tf.strings.as_string(number, precision=1)
+
+  @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS))
+  def program(values):
+    return tff.federated_map(in_words, tff.federated_sum(tff.federated_map(total, values)))
+
+  context = runtime.XlaContext()
+  with context:
+    assert program([[1.0, 2.0], [], [4.5]]) == b'30.0'
+  how = {part.place: part.how for part in context.explain(program).parts}
+  assert how['clients'] == 'compiled'
+  assert how['server'] == 'on the host'
+
+
 def test_a_result_that_no_intrinsic_gives_is_named():
   @tff.tensorflow.computation(np.int32)
   def numbers(count):
