@@ -345,10 +345,14 @@ def run(
     found.setdefault(claim.id, {})[judge.data] = _verdict(finding, today)
   stored = verdicts.store(found)
   for recipe in to_run if page_dir is not None else ():  # a page shows the verdicts on its runs
-    reproduce.describe(
-      recipe, reproduce.finished(recipe, output / recipe.name), output=output / recipe.name,
-      command=f'make claims RUN={recipe.name}', page_dir=page_dir,
-    )  # fmt: skip
+    folder = output / recipe.name
+    finished = reproduce.finished(recipe, folder)
+    if gathering.ran(tables[recipe.name]) <= gathering.ran(finished):
+      command = f'make claims RUN={recipe.name}'
+      reproduce.describe(recipe, finished, output=folder, command=command, page_dir=page_dir)
+    else:  # it was gone on with from the evidence of runs that are elsewhere
+      say(f'{recipe.name}: not all of its runs are in {folder}, and its page has no pictures')
+      recipe_page.write_without_runs(page_dir, recipe)
   return stored
 
 

@@ -73,7 +73,7 @@ def gather(
         store(tables, complete=False)
       raise
 
-  known = set() if earlier is None else _ran(earlier.tables)
+  known = set() if earlier is None else ran(earlier.tables)
   first = {p: set(recipe.grid(p).seeds[: recipe.tuning_seeds]) for p in recipe.parts}
   wanted: Set[tuple[str, str]] = set()
   while True:
@@ -105,7 +105,8 @@ def joined(earlier: Tables, now: Tables) -> dict[str, pd.DataFrame]:
   }
 
 
-def _ran(tables: Tables) -> set[tuple[str, str, int]]:
+def ran(tables: Tables) -> set[tuple[str, str, int]]:
+  """The runs that tables are of: (part, setting, seed)."""
   return {
     (part, str(setting), int(seed))
     for part, table in tables.items()

@@ -114,7 +114,7 @@ def print_verdicts_anew(folder: pathlib.Path) -> None:
   for name in verdicts.judged_recipes() if folder.exists() else ():
     path = folder / f'{name}.md'
     if not path.exists():
-      files.write_atomically(path, _without_runs(recipes.read(name)).encode())
+      write_without_runs(folder, recipes.read(name))
 
 
 def _of_recipe(recipe: Recipe, command: str) -> list[tuple[str, str]]:
@@ -200,8 +200,8 @@ def _measured(metrics: Sequence[str], tables: Mapping[str, pd.DataFrame]) -> str
   return outcome.table(('part', 'setting', *(name.replace('_', ' ') for name in metrics)), rows)
 
 
-def _without_runs(recipe: Recipe) -> str:
-  """The page of a recipe that was judged and whose runs are not at hand."""
+def write_without_runs(folder: pathlib.Path, recipe: Recipe) -> None:
+  """Writes NAME.md of a recipe that was judged and whose runs are not at hand: its verdicts."""
   facts = [
     *_of_recipe(recipe, f'make claims RUN={recipe.name}'),
     ('runs', 'not kept here: no pictures, and no time; the command makes them and this page again'),
@@ -213,7 +213,8 @@ def _without_runs(recipe: Recipe) -> str:
     outcome.show(recipe, (), ()),
     '\n'.join(f'- {note}' for note in recipe.all_notes),
   ]
-  return '\n\n'.join(parts) + '\n'
+  files.make_folder(folder)
+  files.write_atomically(folder / f'{recipe.name}.md', ('\n\n'.join(parts) + '\n').encode())
 
 
 def _asked_for(recipe: Recipe) -> list[str]:

@@ -265,7 +265,7 @@ def test_a_broken_twin_has_another_verdict_and_keeps_its_remark():
 def test_pages_say_what_was_judged_just_now(monkeypatch, tmp_path, capsys):
   """A page of runs is written with the verdicts on them; judging again prints all pages anew."""
   _run_with(monkeypatch, {NONIID: _tables(NONIID)})
-  monkeypatch.setattr(reproduce, 'finished', lambda *_: {})
+  monkeypatch.setattr(reproduce, 'finished', lambda *_: _tables(NONIID))
   described = []
   monkeypatch.setattr(
     reproduce, 'describe', lambda *_, **how: described.append((verdicts.read_verdicts(), how))
@@ -281,6 +281,22 @@ def test_pages_say_what_was_judged_just_now(monkeypatch, tmp_path, capsys):
   short = verdicts.in_short(verdicts.resting_on(NONIID), verdicts.read_verdicts())
   assert f'**{short.replace("**", "")}** of the papers' in page
   capsys.readouterr()
+
+
+def test_a_page_of_runs_that_are_elsewhere_in_part_has_verdicts_alone(
+  monkeypatch, tmp_path, capsys
+):
+  """As after a recipe was gone on with from its evidence on another machine."""
+  _run_with(monkeypatch, {NONIID: _tables(NONIID)})
+  here = {
+    part: table[table['seed'] != table['seed'].max()] for part, table in _tables(NONIID).items()
+  }
+  monkeypatch.setattr(reproduce, 'finished', lambda *_: here)
+  monkeypatch.setattr(reproduce, 'describe', None)
+  claims.run([BETTER], output=tmp_path / 'out', page_dir=tmp_path / 'pages')
+  page = (tmp_path / 'pages' / f'{NONIID}.md').read_text()
+  assert '| runs | not kept here' in page and f'| `{BETTER}` | ' in page
+  assert f'{NONIID}: not all of its runs are in' in capsys.readouterr().err
 
 
 def test_what_lacks_evidence_is_told_and_stays(capsys):
