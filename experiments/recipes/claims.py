@@ -344,16 +344,25 @@ def run(
       finding = judge_runs(claim, judge, runs)
     found.setdefault(claim.id, {})[judge.data] = _verdict(finding, today)
   stored = verdicts.store(found)
-  for recipe in to_run if page_dir is not None else ():  # a page shows the verdicts on its runs
-    folder = output / recipe.name
-    finished = reproduce.finished(recipe, folder)
-    if gathering.ran(tables[recipe.name]) <= gathering.ran(finished):
-      command = f'make claims RUN={recipe.name}'
-      reproduce.describe(recipe, finished, output=folder, command=command, page_dir=page_dir)
-    else:  # it was gone on with from the evidence of runs that are elsewhere
-      say(f'{recipe.name}: not all of its runs are in {folder}, and its page has no pictures')
-      recipe_page.write_without_runs(page_dir, recipe)
+  if page_dir is not None:
+    for recipe in to_run:  # a page shows the verdicts on its runs
+      _write_page(page_dir, recipe, tables[recipe.name], output / recipe.name)
   return stored
+
+
+def _write_page(
+  page_dir: pathlib.Path,
+  recipe: recipes.Recipe,
+  judged: Mapping[str, pd.DataFrame],
+  folder: pathlib.Path,
+) -> None:
+  finished = reproduce.finished(recipe, folder)
+  if gathering.ran(judged) <= gathering.ran(finished):
+    command = f'make claims RUN={recipe.name}'
+    reproduce.describe(recipe, finished, output=folder, command=command, page_dir=page_dir)
+  else:  # it was gone on with from the evidence of runs that are elsewhere
+    say(f'{recipe.name}: not all of its runs are in {folder}, and its page has no pictures')
+    recipe_page.write_without_runs(page_dir, recipe)
 
 
 def _verdict(finding: Finding, date: str) -> Verdict:
