@@ -283,13 +283,12 @@ class Ledger:
       except OSError as error:
         why = error.strerror or error
         raise OSError(f'--ledger={self.path} cannot be written: {why}') from error
-      is_ours = is_new or _size(file) > 0  # and no empty file that somebody put there
       try:
         yield file
       finally:
-        if is_ours and not _size(file):  # a run that is refused, or takes all back, begins none
+        if is_new and not os.fstat(file.fileno()).st_size:  # a run that is refused begins none
           with contextlib.suppress(OSError):
-            self.path.unlink()
+            self.path.resolve().unlink()  # and no link to where others have theirs
 
   def _is(self, file) -> bool:
     """Whether an open file is the ledger's still."""
@@ -338,10 +337,6 @@ class Ledger:
     file.write(end + json.dumps({'kind': kind, **claim.to_json()}).encode() + b'\n')
     file.flush()
     os.fsync(file.fileno())
-
-
-def _size(file) -> int:
-  return os.fstat(file.fileno()).st_size
 
 
 def compose(claims: Sequence[Claim]) -> Composition:

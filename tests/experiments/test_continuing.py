@@ -254,7 +254,7 @@ def test_a_run_that_fails_before_its_first_round_leaves_nothing(
     assert command(*flags_of(config)) == 2
   said = capsys.readouterr().err
   assert 'error: out of luck' in said and 'resume' not in said
-  assert not folder.exists() and not book.exists()
+  assert not folder.exists() and book.read_text() == ''
   corrected = make_config(folder, noise_key='secret', ledger=str(book), rounds=2)
   assert command(*flags_of(corrected)) == 0
   assert (folder / 'summary.json').exists() and '"ended"' in book.read_text()

@@ -125,7 +125,7 @@ def test_reservations_of_runs_that_do_not_begin_are_withdrawn(tmp_path, monkeypa
     patch.setattr(Population, 'begin', killed)
     with pytest.raises(KeyError):
       run_all(of_budget(tmp_path, 48), seeds=SAME)
-  assert not (tmp_path / 'ledger').exists()
+  assert (tmp_path / 'ledger').read_text() == ''
 
 
 def test_of_runs_that_go_on_those_without_a_budget_fail_alone(

@@ -112,18 +112,19 @@ def test_the_run_that_would_pass_the_budget_is_refused_and_not_written(tmp_path)
   book.reserve(claim('c', rounds=1), epsilon=budget)
 
 
-def test_a_run_that_is_refused_or_takes_all_back_begins_no_ledger(tmp_path):
-  book = Ledger(tmp_path / 'ledger')
+def test_a_run_that_is_refused_begins_no_ledger(tmp_path):
+  (tmp_path / 'mine').symlink_to(tmp_path / 'ours')
+  for name in ('ledger', 'mine'):
+    with pytest.raises(BudgetError):
+      Ledger(tmp_path / name).reserve(claim('a'), epsilon=1e-9)
+  assert [path.name for path in tmp_path.iterdir()] == ['mine']
+  # The link stays: what is spent by it counts where others have their ledger.
+  Ledger(tmp_path / 'mine').reserve(claim('a'))
+  assert Ledger(tmp_path / 'ours').composition(claim('b')).runs == 2
+  (tmp_path / 'given').touch()  # somebody's own, which may have its rights
   with pytest.raises(BudgetError):
-    book.reserve(claim('a'), epsilon=1e-9)
-  assert not any(tmp_path.iterdir())
-  book.reserve(claim('a'))
-  book.withdraw(claim('a'))
-  assert not any(tmp_path.iterdir())
-  book.path.touch()  # somebody's own, which may have its rights
-  with pytest.raises(BudgetError):
-    book.reserve(claim('a'), epsilon=1e-9)
-  assert book.path.exists()
+    Ledger(tmp_path / 'given').reserve(claim('a'), epsilon=1e-9)
+  assert (tmp_path / 'given').exists()
 
 
 def test_a_ledger_that_is_removed_while_it_is_waited_for_is_begun_anew(tmp_path):
