@@ -71,6 +71,21 @@ def test_a_cached_data_set_beside_strings_is_compiled():
   assert how['server'] == 'on the host'
 
 
+@pytest.mark.parametrize('name', ['', 'file'])
+def test_a_cache_in_a_file_is_read_by_whoever_comes_next(name, tmp_path):
+  """As on TFF's own runtime; one without a name is the data set's own."""
+
+  @tff.tensorflow.computation(tff.SequenceType(np.float32))
+  def total(numbers):
+    cached = numbers.cache(str(tmp_path / name) if name else '')
+    return cached.reduce(tf.constant(0.0), lambda a, b: a + b)
+
+  context = runtime.XlaContext()
+  with context:
+    assert [total([1.0, 2.0]), total([4.5])] == ([3.0, 3.0] if name else [3.0, 4.5])
+  assert context.explain(total).is_compiled != any(tmp_path.iterdir())
+
+
 def test_a_result_that_no_intrinsic_gives_is_named():
   @tff.tensorflow.computation(np.int32)
   def numbers(count):

@@ -321,6 +321,8 @@ def _kept(interp: _Interpreter, data: _Indexed) -> _Indexed:
 def _cache(interp, node, inputs):
   """The data set as its first reader sees it, for all."""
   del node
+  if tf.get_static_value(inputs[1]) != b'':  # of whose contents it would be another time
+    raise NotLowered('a cache in a file')
   data = _indexed(interp, inputs[0], 'a cache')
   return [dataclasses.replace(_kept(interp, data), again=None)]
 

@@ -151,20 +151,21 @@ class Known:
 
   def _repeated(self, op, value, how) -> shape_numbers.Sizes:
     """All sizes of what is repeated as a shape says, such as the gradient of a sum."""
-    numbers = self.numbers(how)
-    if numbers is None or None in numbers:
+    found = self.numbers(how) or []
+    numbers = [n for n in found if n is not None]
+    if len(numbers) < len(found):
       return None
     if op == 'BroadcastTo':
-      return numbers
+      return [*numbers]
     sizes = value.shape.as_list() if value.shape.is_fully_defined() else [0]
-    return None if 0 in sizes else [_times(n, size) for n, size in zip(numbers, sizes, strict=True)]
+    return None if 0 in sizes else [n * size for n, size in zip(numbers, sizes, strict=True)]
 
   def _resized(self, op, value, how) -> shape_numbers.Size | None:
     size, axis, known = self.varied(value), _axis(value), tf.get_static_value(how)
     if size is None or known is None:
       return None
     if op == 'Tile':
-      return dataclasses.replace(size, times=size.times * int(known[axis]))
+      return size * int(known[axis])
     return size if not known[axis].any() else None
 
   def _noted(self, node, inputs, outputs):
@@ -243,11 +244,6 @@ def _axis(value: tf.Tensor) -> int | None:
   """The only axis of a value that varies."""
   sizes = value.shape.as_list() if value.shape.rank else []
   return sizes.index(None) if sizes.count(None) == 1 else None
-
-
-def _times(number: Any, times: int) -> Any:
-  is_known = isinstance(number, int)
-  return number * times if is_known else dataclasses.replace(number, times=number.times * times)
 
 
 def _leaves_rows(axis: tf.Tensor, parts: Sequence[tf.Tensor]) -> bool:

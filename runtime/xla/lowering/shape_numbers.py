@@ -34,6 +34,9 @@ class Size:
     """The most that the size can be, where TensorFlow knows that."""
     return None if self.bound is None else self.times * self.bound
 
+  def __mul__(self, times: int) -> 'Size':
+    return dataclasses.replace(self, times=self.times * times)
+
 
 # The numbers of a vector, None for those of which nothing is known; None for anything else.
 Sizes = list[int | Size | None] | None
@@ -160,7 +163,7 @@ def _times(node, inputs, sizes):
     one, other = other, one
   if not isinstance(one, Size) or not isinstance(other, int) or other < 1:
     return None
-  return [[dataclasses.replace(one, times=one.times * other)]]
+  return [[one * other]]
 
 
 # The numbers in an op's results, from (node, inputs, their numbers); None if nothing is known.

@@ -289,7 +289,8 @@ def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     raise varying.refusal(node.op)
   cut = _axes_as_data_say(interp, node, inputs[1:], value.shape.rank) if is_cut_here else set()
   starts, counts = (_numbers(interp, i, value.shape.rank) for i in (begin, size))
-  for axis in whole_axes(interp, inputs):
+  taken_whole = whole_axes(interp, inputs)
+  for axis in taken_whole:
     counts[axis] = -1
   for axis, (start, count) in enumerate(zip(starts, counts, strict=True)):
     room = value.shape[axis]
@@ -308,8 +309,7 @@ def _slice(interp: _Interpreter, node: Any, inputs: list[Any]) -> list[Any]:
     else:
       value = reshapes.gather(value, start + tf.range(count), axis=axis)
     starts[axis], counts[axis] = 0, -1
-  is_as_it_was = value is inputs[0] and not whole_axes(interp, inputs)
-  if is_as_it_was and begin.dtype == tf.int32:
+  if value is inputs[0] and not taken_whole and begin.dtype == tf.int32:
     return interp.op(node, inputs)
   result = tf.slice(value, tf.stack(starts), tf.stack(counts))
   result.set_shape([count if isinstance(count, int) and count >= 0 else None for count in counts])
